@@ -1,0 +1,1 @@
+"""Text -> fields -> index -> candidates -> pairs, lists, bitext."""

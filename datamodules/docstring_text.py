@@ -1,0 +1,120 @@
+"""A docstring as plain text: its one-line summary, the rest, and light cleaning of reST and Markdown.
+
+Nothing here knows about packages or data sets, and no pattern depends on Python's version: the embedded
+data has a pinned content hash.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import NamedTuple
+
+
+class SplitDocstring(NamedTuple):
+    """A docstring cut in two; both parts are cleaned, one line and TSV-safe. The summary may be empty."""
+
+    summary: str
+    rest: str
+
+
+# Lines that begin something new even without a blank line before them.
+_NEW_BLOCK = re.compile(
+    r"""(?: >>> | \.\.\s | [-*+]\s | @\w | ```
+    | :\w+[^:`]*:(?!`)                                                    # reST field, e.g. :param x:
+    | (?:args|arguments|parameters|params|inputs?|returns?|yields?|raises|examples?|notes?|attributes|usage
+        |shape|references|warnings?|see\ also|keyword\ args|kwargs|options|todo)\s*:{0,2}\s*$ )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_UNDERLINE = re.compile(r"([-=~^*#+_.`:\"'])\1{2,}$")
+_SIGNATURE = re.compile(r"(?:[\w.]+\s*=\s*)?[A-Za-z_][\w.]*\s*\(.*\)\s*(?:->.*|:)?$")
+_PARAMETER = re.compile(r"`?\w+`?\s*\(.*?\)\s*:|\w+\s+:\s|\w+\s*=\s*\S|\*{1,2}\w+\s*:")
+_SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+(?=[A-Z`\"'(\[:*])")
+_ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|etc|vs|cf|al|resp|approx|Fig|Eq|Sec|No|Dr|St|[A-Z])|\.\.)\.$")
+
+_ROLE_WITH_TARGET = re.compile(r"(?::[\w.+:-]+:)?`([^`<>]+?)\s*<[^`<>]+>`_{0,2}")
+_ROLE = re.compile(r":[\w.+:-]+:`[~!]?([^`]*)`")
+_BOLD = re.compile(r"(?<![\w*)\]])\*\*([^*\s](?:[^*]*[^*\s])?)\*\*(?![\w*(\[])")  # but not the power x**y**z
+_DIRECTIVE = re.compile(r"\.\. *([\w-]+)::")
+_REFERENCE_MARK = re.compile(r"\.\. +(?=\[)|(?<=\])_(?!\w)")
+_MARKDOWN_LINK = re.compile(r"\[~([\w.]+)\]")
+_PLACEHOLDER = re.compile(r"(?<![\w}\\^])\{[A-Za-z_][\w.]*\}|(?<![\w}\\^])\{\}|%\(\w+\)[sdr]|\$\{\w+\}")
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060\ufeff\ud800-\udfff]")
+
+
+def split_docstring(docstring: str) -> SplitDocstring:
+    """The first sentence of the first paragraph, and everything after it.
+
+    A leading signature (`abs(input) -> Tensor`, as C functions have it) is no summary and is skipped.
+    """
+    paragraphs = _paragraphs(docstring)
+    while paragraphs and _SIGNATURE.match(paragraphs[0][0]) and len(paragraphs[0]) == 1:
+        paragraphs.pop(0)
+    if not paragraphs:
+        return SplitDocstring("", "")
+    first = " ".join(paragraphs[0])
+    following = [" ".join(paragraph) for paragraph in paragraphs[1:]]
+    if _NEW_BLOCK.match(paragraphs[0][0]) or _PARAMETER.match(
+        first
+    ):  # starts with a section or an argument: no summary
+        return SplitDocstring("", plain_text(" ".join([first, *following])))
+    sentence, remainder = _first_sentence(first)
+    return SplitDocstring(plain_text(sentence).rstrip(" .:;,"), plain_text(" ".join([remainder, *following])))
+
+
+def plain_text(text: str) -> str:
+    """Role markup, back-quotes, underlines, and directives reduced to the words a reader sees."""
+    text = _ROLE_WITH_TARGET.sub(r"\1", text)
+    text = _ROLE.sub(r"\1", text)
+    text = _DIRECTIVE.sub(r"\1:", text)
+    text = _REFERENCE_MARK.sub("", text)
+    text = _BOLD.sub(r"\1", text)
+    text = _MARKDOWN_LINK.sub(r"\1", text.replace("`", ""))
+    return single_spaced(text)
+
+
+def single_spaced(text: str) -> str:
+    """One line without tabs, control characters or lone surrogates: safe in a TSV file and in UTF-8."""
+    return " ".join(_UNPRINTABLE.sub(" ", text).split())
+
+
+def contains_verbatim(text: str, phrase: str) -> bool:
+    """Whether the phrase stands in the text word for word, in whatever case."""
+    return phrase.lower() in text.lower()
+
+
+def without_phrase(text: str, phrase: str) -> str:
+    """The text with every verbatim occurrence of the phrase cut out, also those that a cut brings about."""
+    phrase = phrase.lower()
+    while phrase and phrase in (lowered := text.lower()):
+        if len(lowered) != len(text):  # a letter such as "İ" has a longer lower case: positions would not match
+            text = lowered
+        start = lowered.index(phrase)
+        text = single_spaced(f"{text[:start]} {text[start + len(phrase) :]}")
+    return text
+
+
+def without_placeholders(text: str) -> str:
+    """The text without format fields such as `{name}` and `%(klass)s`, which users never see in this form."""
+    return single_spaced(_PLACEHOLDER.sub(" ", text))
+
+
+def _paragraphs(docstring: str) -> list[list[str]]:
+    """Paragraphs as lists of stripped lines; section underlines and code fences are left out."""
+    paragraphs: list[list[str]] = [[]]
+    for line in inspect.cleandoc(docstring).splitlines():
+        line = line.strip()
+        if _UNDERLINE.match(line):
+            continue
+        if not line or _NEW_BLOCK.match(line):
+            paragraphs.append([])
+        if line:
+            paragraphs[-1].append(line)
+    return [paragraph for paragraph in paragraphs if paragraph]
+
+
+def _first_sentence(paragraph: str) -> tuple[str, str]:
+    for end in _SENTENCE_END.finditer(paragraph):
+        if not _ABBREVIATION.search(paragraph[: end.start() + 1]):
+            return paragraph[: end.end()], paragraph[end.end() :]
+    return paragraph, ""

@@ -1,0 +1,44 @@
+"""What a long preparation tells the person at the terminal: one line a step, and a bar where a terminal can show it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+T = TypeVar("T")
+
+
+def say(line: str) -> None:
+    """One plain line on standard error, so that standard output holds results only."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def progress_bar(transient: bool = True) -> Progress:
+    """A bar on standard error; silent where that is no terminal."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=transient,
+        disable=not console.is_terminal,
+    )
+
+
+def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+    with progress_bar() as bar:
+        yield from bar.track(items, total=total, description=description)

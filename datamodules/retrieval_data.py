@@ -1,0 +1,218 @@
+"""The data modules: what `--data NAME` chooses, and what the trainer and the rankers get from it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import lightning as L
+import numpy as np
+from torch.utils.data import DataLoader, IterableDataset
+
+from datamodules.analysis import LOOKUP, PACKAGED, AnalysisSettings
+from datamodules.cached_step import fingerprint
+from datamodules.preparation import Preparation, PreparationSettings, TextSource
+from datamodules.query_sets import DEVELOPMENT, TEST, TRAIN_FUSION, TRAIN_MODELING, QuerySet, SplitSizes
+from datamodules.sources import IrDatasetsSource, Source, existing_folder, folder_source, official_source
+from datamodules.text_sources import FileTexts, PyDocsTexts
+from lexical.batches import RankingBatch, TuningBatch
+from lexical.bm25 import bm25_scores, inverse_document_frequency, normalised, query_idf_sums
+from lexical.ragged import Ragged
+from lexical.ranking import RankedTask
+
+QUERIES_PER_RANKING_BATCH = 256
+T = TypeVar("T")
+
+
+class RetrievalData(L.LightningDataModule):
+    """Collection, query sets, fields, first stage and candidates of one data set.
+
+    Args:
+        name: folder name under the cache and the outputs.
+        texts: where collection and queries come from.
+        cache_dir: prepared data goes here.
+        workers: processes that tokenise; 0 means one a core.
+        depth: candidates kept for each query.
+        k1: BM25 parameter of the first stage; tuned on development when not given.
+        b: BM25 parameter of the first stage; tuned on development when not given.
+        candidates: a TREC run (or a folder with QUERY_SET.run) to use instead of the first stage.
+        max_doc_tokens: tokens of a document that are indexed, per field; all when not given.
+        spacy_model: "lookup" (needs no model), or an installed pipeline such as en_core_web_sm.
+        tokenizer: of the field bwps: "packaged", a folder with tokenizer.json, or a Hugging Face name.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        texts: TextSource,
+        cache_dir: str = "cache",
+        workers: int = 0,
+        depth: int = 1000,
+        k1: float | None = None,
+        b: float | None = None,
+        candidates: str | None = None,
+        max_doc_tokens: int | None = None,
+        spacy_model: str = LOOKUP,
+        tokenizer: str = PACKAGED,
+    ) -> None:
+        super().__init__()
+        settings = PreparationSettings(
+            analysis=AnalysisSettings(spacy_model, tokenizer, max_doc_tokens),
+            k1=k1,
+            b=b,
+            depth=depth,
+            candidates=Path(candidates).expanduser() if candidates else None,
+            workers=workers,
+        )
+        self.name: str = name
+        self.prepared = Preparation(name, texts, settings, Path(cache_dir).expanduser())
+        self.field = settings.first_stage_field  # the ranker's field; see `serve`
+
+    def serve(self, field: str) -> None:
+        """Names the field whose tokens the batches carry: the ranker's."""
+        self.field = field
+
+    def prepare_data(self) -> None:
+        """Everything on disk that ranking needs; runs in one process, before any other starts."""
+        self.prepared.field(self.field)
+        for query_set in self.prepared.ranked_sets:
+            self.prepared.candidates(query_set)
+
+    # --- what rankers get
+
+    def train_dataloader(self) -> DataLoader[TuningBatch]:
+        """One batch: the development queries, to choose parameters on."""
+        tokens = self.prepared.query_tokens(DEVELOPMENT, self.field)
+        batch = TuningBatch(self.prepared.field(self.field).forward, tokens, self.prepared.tuning_task())
+        return _unbatched([batch])
+
+    def ranking_loader(self, query_set: str, depth: int) -> DataLoader[RankingBatch]:
+        """Batches of queries with their candidates, in the order of the query set."""
+        tokens = self.prepared.query_tokens(query_set, self.field)
+        candidates = self.prepared.candidates(query_set).candidates.head(depth)
+        index = self.prepared.field(self.field).forward
+        starts = range(0, candidates.rows, QUERIES_PER_RANKING_BATCH)
+        ends = [min(start + QUERIES_PER_RANKING_BATCH, candidates.rows) for start in starts]
+        pairs = zip(starts, ends, strict=True)
+        return _unbatched([RankingBatch(index, _rows(tokens, s, e), _rows(candidates, s, e)) for s, e in pairs])
+
+    def first_stage_scores(self, query_set: str, depth: int) -> np.ndarray:
+        """(pairs,) BM25 of the first-stage field divided by the sum of query idf values, over the same candidates."""
+        field = self.prepared.settings.first_stage_field
+        index = self.prepared.field(field).forward
+        idf = inverse_document_frequency(index)
+        tokens = self.prepared.query_tokens(query_set, field)
+        candidates = self.prepared.candidates(query_set).candidates.head(depth)
+        scores = bm25_scores(index, idf, tokens, candidates, self.prepared.first_stage_parameters)
+        return normalised(scores, candidates, query_idf_sums(idf, tokens))
+
+    def ranked_task(self, query_set: str, depth: int) -> RankedTask:
+        return self.prepared.ranked_task(query_set, depth)
+
+    def fingerprint(self) -> str:
+        """Equal for two runs that rank the same candidates of the same data."""
+        settings = self.prepared.settings
+        external = str(settings.candidates.resolve()) if settings.candidates else None
+        bm25 = None if external else self.prepared.first_stage_parameters
+        return fingerprint([self.prepared.folder.name, settings.analysis, settings.depth, external, bm25])
+
+    def query_set(self, name: str) -> QuerySet:
+        return self.prepared.query_sets[name]
+
+    def evaluation_sets(self) -> list[str]:
+        """test and the further judged sets."""
+        others = (TRAIN_MODELING, TRAIN_FUSION, DEVELOPMENT, TEST)
+        return [TEST, *(name for name in self.prepared.query_sets if name not in others)]
+
+
+class PyDocs(RetrievalData):
+    """The embedded data: docstrings of the packages in requirements.txt.
+
+    Args:
+        granularity: "passage" (the docstring) or "page" (the class or module it stands in).
+    """
+
+    def __init__(self, granularity: Literal["passage", "page"] = "passage", workers: int = 0, **kwargs) -> None:  # type: ignore[no-untyped-def]
+        name = {"passage": "pydocs_passage", "page": "pydocs_doc"}[granularity]
+        super().__init__(name, PyDocsTexts(granularity, workers), workers=workers, **kwargs)
+
+
+class Folder(RetrievalData):
+    """Any folder in the MS MARCO layout.
+
+    Args:
+        path: the folder with collection.tsv, queries.{train,dev,test}.tsv and qrels.{train,dev,test}.tsv.
+        train_fusion_queries: training queries that learn fusion weights (default: 10%, at most 20,000).
+        development_queries: queries to tune on (default: all of dev, or half of it where there is no test).
+        test_queries: queries to measure on (default: all of test, or the other half of dev).
+    """
+
+    def __init__(  # type: ignore[no-untyped-def]
+        self,
+        path: str | None = None,
+        train_fusion_queries: int | None = None,
+        development_queries: int | None = None,
+        test_queries: int | None = None,
+        **kwargs,
+    ) -> None:
+        folder = existing_folder(path)
+        digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:6]
+        sizes = SplitSizes(train_fusion_queries, development_queries, test_queries)
+        texts = FileTexts(folder_source(folder), "collection.tsv", sizes)
+        super().__init__(f"folder-{folder.resolve().name}-{digest}", texts, **kwargs)
+
+
+class MSMarco(RetrievalData):
+    """MS MARCO v1 with TREC DL 2019/2020: the official files of a local folder, or ``ir_datasets``.
+
+    Args:
+        kind: "passage" or "document".
+        path: folder of the official files (gz accepted); without it ir_datasets downloads them.
+        train_fusion_queries: training queries that learn fusion weights.
+        development_queries: queries to tune on.
+        test_queries: queries to measure on.
+    """
+
+    def __init__(  # type: ignore[no-untyped-def]
+        self,
+        kind: Literal["passage", "document"] = "passage",
+        path: str | None = None,
+        train_fusion_queries: int | None = None,
+        development_queries: int | None = None,
+        test_queries: int | None = None,
+        **kwargs,
+    ) -> None:
+        source: Source = IrDatasetsSource(f"msmarco-{kind}")
+        if path is not None:
+            source = official_source(existing_folder(path), kind)
+        sizes = SplitSizes(train_fusion_queries, development_queries, test_queries)
+        name = {"passage": "msmarco_passage", "document": "msmarco_doc"}[kind]
+        super().__init__(name, FileTexts(source, f"MS MARCO {kind} collection", sizes), **kwargs)
+
+
+class _Batches(IterableDataset):
+    """Ready-made batches, handed on as they are: nothing is copied, nothing dropped, nothing padded."""
+
+    def __init__(self, batches: list) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+def _unbatched(batches: list) -> DataLoader:
+    return DataLoader(_Batches(batches), batch_size=None, num_workers=0, collate_fn=_as_it_is)
+
+
+def _as_it_is(batch: T) -> T:
+    return batch
+
+
+def _rows(values: Ragged, start: int, end: int) -> Ragged:
+    offsets = values.offsets[start : end + 1]
+    return Ragged(offsets - offsets[0], values.values[offsets[0] : offsets[-1]])

@@ -1,0 +1,46 @@
+"""Measure trained rankers on the test queries and print the results table.
+
+    python evaluate.py [--models a,b,c] [--data NAME] [--output_dir DIR]
+    python evaluate.py --data folder --data.path DIR --leaderboard true
+
+Without --models: every ranker that train.py has trained on the data. Writes TREC runs and per-query values beside
+each ranker, and results.{json,md,tex,html} for the data. Rows measured earlier on the same data stay in the table.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from user_error import UserError, run_script
+
+if TYPE_CHECKING:
+    from evaluation.results_table import Result
+
+
+def evaluate(argv: Sequence[str]) -> list[Result]:
+    """Measures the rankers that `argv` names; the whole list of results on this data."""
+    from experiment.named_configs import resolve, take_option
+
+    if {"-h", "--help"} & set(argv):
+        print(__doc__)
+    if take_option(argv, "model")[0] is not None:
+        raise UserError("evaluate.py takes --models a,b,c (with an s)")
+    resolved = resolve(argv)
+    from experiment.command_line import parse_data
+    from experiment.evaluating import evaluate_rankers
+
+    options: list[tuple[str, dict[str, Any]]] = [
+        (
+            "--models",
+            {"type": str | None, "default": None, "help": "names, separated by commas; default: all that are trained"},
+        ),
+        ("--leaderboard", {"type": bool, "default": False, "help": "also write runs as qid, docid, rank (tabs)"}),
+    ]
+    parsed, built = parse_data(resolved, "Measure trained rankers on the test queries.", options)
+    return evaluate_rankers(parsed, built)
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(evaluate))

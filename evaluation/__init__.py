@@ -1,0 +1,1 @@
+"""Measures, results table. Knows neither the trainer nor W&B."""

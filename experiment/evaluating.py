@@ -1,0 +1,168 @@
+"""Evaluation of trained rankers: the body of evaluate.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from jsonargparse import Namespace
+from numba import get_num_threads
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from datamodules.progress import say
+from datamodules.query_sets import TEST
+from datamodules.retrieval_data import RetrievalData
+from evaluation.measures import main_measure, measure, per_query_tsv, recall_at
+from evaluation.results_table import Result, build_table, html_page, latex, markdown
+from experiment.folders import RunFolder, read_json, trained_models, write_json, write_text
+from experiment.named_configs import import_class, load
+from experiment.reranking import Reranked, as_run, milliseconds_per_1k, rerank
+from experiment.tracking import RunLabels, log_files, start_run
+from experiment.training import quiet_lightning
+from lexical.trec_run import write_run
+from lightning_modules.lexical_ranker import LexicalRanker
+from user_error import UserError
+
+
+def evaluate_rankers(parsed: Namespace, built: Namespace) -> list[Result]:
+    quiet_lightning()
+    data: RetrievalData = built.data
+    data_folder = Path(parsed.output_dir).expanduser() / data.name
+    trained = trained_models(data_folder)
+    wanted = parsed.models.split(",") if parsed.models else trained
+    for name in wanted:
+        if name not in trained:
+            there = f"trained are: {', '.join(trained)}" if trained else "nothing is trained yet"
+            raise UserError(
+                f"{name!r} is not trained on {data.name} in {data_folder} ({there}): python train.py --model {name}"
+            )
+    if not wanted:
+        raise UserError(f"nothing is trained on {data.name} in {data_folder} yet: python train.py --model bm25_lemm")
+    for name in wanted:
+        _evaluate_ranker(RunFolder.of(parsed.output_dir, data.name, name, 1), name, data, parsed)
+    results = _collect(data_folder, trained, data)
+    _write_table(results, data.name, data_folder)
+    return results
+
+
+def load_ranker(folder: RunFolder, name: str) -> LexicalRanker:
+    """The trained ranker of a run's folder: class by the named config, settings as saved, weights strictly loaded."""
+    config = folder.load_config()
+    target = import_class(load(name, "model", {"model", "trainer"})["model"]["class_path"], name)
+    try:
+        model = target(**config["model"])
+        checkpoint = torch.load(folder.checkpoint, map_location="cpu", weights_only=True)
+        model.load_state_dict(checkpoint["state_dict"], strict=True)
+    except Exception as error:  # damaged, hostile or of another version: whatever it is, it is not trusted
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"{folder.path}: the trained ranker cannot be loaded ({first}); "
+            f"train it again: python train.py --model {name}"
+        ) from error
+    return model.eval()
+
+
+def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: Namespace) -> None:
+    model = load_ranker(folder, name)
+    data.serve(model.field)
+    data.prepare_data()
+    trainer = L.Trainer(**_quiet_trainer(parsed))
+    weights = read_json(folder.fusion)["weights"] if model.fused else None
+    results: list[Result] = []
+    files: list[Path] = []
+    for query_set in data.evaluation_sets():
+        say(f"{name}: {query_set}")
+        ranked = rerank(trainer, model, data, query_set, weights)
+        variants = [(model.fused, False)] + ([(False, True)] if model.fused else [])
+        for fused, alone in variants:
+            speed = milliseconds_per_1k(model, data, query_set, fused)
+            results += _measure(folder, name, data, model, ranked, fused, alone, speed, parsed.leaderboard)
+            files += [folder.run(query_set, alone), folder.per_query(query_set, alone)]
+    write_json(folder.evaluation, {"data": data.fingerprint(), "results": [one._asdict() for one in results]})
+    _track(folder, name, data, results, files)
+
+
+def _measure(
+    folder: RunFolder, name: str, data: RetrievalData, model: LexicalRanker, ranked: Reranked,
+    fused: bool, alone: bool, speed: float, leaderboard: bool,
+) -> list[Result]:  # fmt: skip
+    query_set = data.query_set(ranked.query_set)
+    run = as_run(data, ranked.query_set, ranked.task, ranked.alone if alone else ranked.row)
+    path = folder.run(ranked.query_set, alone)
+    write_run(run, path, name)
+    if leaderboard:
+        write_run(run, path.with_suffix(".leaderboard.tsv"), name, leaderboard=True)
+    measures = [main_measure(query_set.graded), recall_at(model.rerank_depth)]
+    measured = measure(run, query_set.qrels(), measures)
+    write_text(folder.per_query(ranked.query_set, alone), per_query_tsv(measured))
+    return [
+        Result(
+            model=name, fused=fused, query_set=ranked.query_set, measure=one.measure, value=one.mean, seeds=1,
+            queries=len(one.per_query), depth=model.rerank_depth, ms_per_1k=speed, device="cpu",
+            threads=get_num_threads(), significance=[],
+        )
+        for one in measured
+    ]  # fmt: skip
+
+
+def _collect(data_folder: Path, trained: list[str], data: RetrievalData) -> list[Result]:
+    """Results of all rankers measured on this very data; others are named, not mixed in."""
+    results: list[Result] = []
+    for name in trained:
+        folder = RunFolder(data_folder / name / "seed-1")
+        if not folder.evaluation.is_file():
+            continue
+        saved = read_json(folder.evaluation)
+        if saved["data"] != data.fingerprint():
+            say(
+                f"{name} was measured on other data or candidates and is not in the table: "
+                f"python evaluate.py --models {name}"
+            )
+        else:
+            results += [Result(**one) for one in saved["results"]]
+    return results
+
+
+def _write_table(results: list[Result], data_name: str, data_folder: Path) -> None:
+    table = build_table(results)
+    write_json(data_folder / "results.json", [one._asdict() for one in results])
+    write_text(data_folder / "results.md", markdown(table))
+    write_text(data_folder / "results.tex", latex(table))
+    write_text(data_folder / "results.html", html_page(table, f"Results on {data_name}"))
+    shown = RichTable(
+        title=f"{data_name}: {next(one.queries for one in results if one.query_set == TEST):,} test queries"
+    )
+    for number, title in enumerate(table.header):
+        shown.add_column(title, justify="left" if number == 0 else "right")
+    for i, row in enumerate(table.rows):
+        shown.add_row(*(f"[bold]{cell}[/bold]" if (i, j) in table.best else cell for j, cell in enumerate(row)))
+    Console(width=None if Console().is_terminal else 160).print(shown)
+    print(f"written: {data_folder}/results.{{json,md,tex,html}}")
+
+
+def _track(folder: RunFolder, name: str, data: RetrievalData, results: list[Result], files: list[Path]) -> None:
+    run = start_run(RunLabels(name, data.name, 1, "evaluate").init_arguments(folder.load_config(), folder.path))
+    if run is None:
+        return
+    import wandb
+
+    columns: list[str | int] = [field for field in Result._fields if field != "significance"]
+    run.log({"results": wandb.Table(columns, [[getattr(one, str(column)) for column in columns] for one in results])})
+    for one in results:
+        run.summary[f"{one.query_set}/{one.measure}{'' if one.fused or name == 'bm25_lemm' else '_alone'}"] = one.value
+    log_files(run, f"runs-{data.name}-{name}", "runs", files)
+    run.finish()
+
+
+def _quiet_trainer(parsed: Namespace) -> dict[str, Any]:
+    settings = parsed.trainer.as_dict() if hasattr(parsed.trainer, "as_dict") else dict(parsed.trainer)
+    silent = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": False,
+    }
+    return {**settings, **silent}

@@ -1,0 +1,83 @@
+"""Where results go: ``OUTPUT_DIR/<data>/<model>/seed-<n>``, and the files in there."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from user_error import UserError
+
+
+class RunFolder(NamedTuple):
+    """The folder of one ranker, data set and seed."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, output_dir: str | Path, data: str, model: str, seed: int) -> RunFolder:
+        return cls(Path(output_dir).expanduser() / data / model / f"seed-{seed}")
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoints" / "last.ckpt"
+
+    @property
+    def fusion(self) -> Path:
+        return self.path / "fusion.json"
+
+    @property
+    def development(self) -> Path:
+        """What train.py measured on the development queries."""
+        return self.path / "development.json"
+
+    @property
+    def evaluation(self) -> Path:
+        """What evaluate.py measured for this seed."""
+        return self.path / "evaluation.json"
+
+    def run(self, query_set: str, alone: bool) -> Path:
+        return self.path / "runs" / f"{query_set}{'.alone' if alone else ''}.run"
+
+    def per_query(self, query_set: str, alone: bool) -> Path:
+        return self.path / "per_query" / f"{query_set}{'.alone' if alone else ''}.tsv"
+
+    def load_config(self) -> dict[str, Any]:
+        try:
+            config = yaml.safe_load(self.config.read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError) as error:
+            raise UserError(f"{self.config} cannot be read ({error}): train this ranker again") from error
+        if not isinstance(config, dict):
+            raise UserError(f"{self.config} is damaged: train this ranker again")
+        return config
+
+
+def trained_models(data_folder: Path) -> list[str]:
+    """Names of the rankers that have a trained seed-1 under ``OUTPUT_DIR/<data>``."""
+    return sorted(path.parent.parent.name for path in data_folder.glob("*/seed-1/config.yaml"))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes beside and renames into place: a reader never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error})") from error

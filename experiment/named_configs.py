@@ -1,0 +1,119 @@
+"""``--model NAME`` and ``--data NAME``: YAML files under ``configs/``, merged in a fixed order.
+
+    command line  >  data YAML (`for_models`: what it changes for some rankers)  >  model YAML  >  trainer YAML  >
+    default
+
+A model YAML has the sections ``model`` (class_path, init_args) and perhaps ``trainer``; a data YAML has ``data``
+(class_path, init_args) and perhaps ``for_models``: patterns of model names, each with ``model`` and ``trainer``
+values for this data.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from user_error import UserError
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+DEFAULT_DATA = "pydocs_passage"
+
+
+class Choice(NamedTuple):
+    """A named class and its settings, before the command line has its say."""
+
+    name: str
+    target: type
+    settings: dict[str, Any]
+
+
+class Resolved(NamedTuple):
+    model: Choice | None
+    data: Choice
+    trainer: dict[str, Any]
+    rest: list[str]  # the command line without --model NAME and --data NAME
+
+
+def names(kind: str) -> list[str]:
+    return sorted(path.stem for path in (CONFIGS / kind).glob("*.yaml"))
+
+
+def resolve(argv: Sequence[str]) -> Resolved:
+    model_name, rest = take_option(argv, "model")
+    data_name, rest = take_option(rest, "data")
+    data_file = load(data_name or DEFAULT_DATA, "data", {"data", "for_models"})
+    data = _choice(data_name or DEFAULT_DATA, "data", data_file["data"])
+    trainer = load("default", "trainer", {"trainer"})["trainer"]
+    if model_name is None:
+        return Resolved(None, data, trainer, rest)
+    model_file = load(model_name, "model", {"model", "trainer"})
+    label = Path(model_name).stem
+    changes = [value for pattern, value in (data_file.get("for_models") or {}).items() if fnmatchcase(label, pattern)]
+    for layer in (model_file, *changes):
+        trainer = {**trainer, **(layer.get("trainer") or {})}
+    settings = dict(model_file["model"])
+    for change in changes:
+        settings["init_args"] = {**(settings.get("init_args") or {}), **(change.get("model") or {})}
+    return Resolved(_choice(model_name, "model", settings), data, trainer, rest)
+
+
+def take_option(argv: Sequence[str], name: str) -> tuple[str | None, list[str]]:
+    """The value of ``--name VALUE`` or ``--name=VALUE`` (the last one counts), and the arguments without it."""
+    value, rest = None, []
+    pending = iter(argv)
+    for argument in pending:
+        if argument == f"--{name}":
+            value = next(pending, None)
+            if value is None or value.startswith("--"):
+                raise UserError(f"--{name} needs a value")
+        elif argument.startswith(f"--{name}="):
+            value = argument.split("=", 1)[1]
+        else:
+            rest.append(argument)
+    return value, rest
+
+
+def load(name: str, kind: str, sections: set[str]) -> dict[str, Any]:
+    """The YAML of ``configs/KIND/NAME.yaml``, or of the path `name`."""
+    path = CONFIGS / kind / f"{name}.yaml"
+    if name.endswith((".yaml", ".yml")):
+        path = Path(name).expanduser()
+    if not path.is_file():
+        raise UserError(
+            f"--{kind}: there is no {name!r}; choose one of: {', '.join(names(kind))} (or give the path of a YAML file)"
+        )
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no valid YAML: {error}") from error
+    if not isinstance(content, dict) or kind not in content:
+        raise UserError(f"{path} has no section {kind!r}")
+    if unknown := set(content) - sections:
+        raise UserError(
+            f"{path} has unknown sections {', '.join(sorted(unknown))}; known are {', '.join(sorted(sections))}"
+        )
+    return content
+
+
+def _choice(name: str, kind: str, section: dict[str, Any]) -> Choice:
+    if not isinstance(section, dict) or set(section) - {"class_path", "init_args"} or "class_path" not in section:
+        raise UserError(f"--{kind} {name}: its section {kind!r} must have class_path and perhaps init_args")
+    return Choice(
+        Path(name).stem, import_class(section["class_path"], f"--{kind} {name}"), section.get("init_args") or {}
+    )
+
+
+def import_class(class_path: str, where: str) -> type:
+    module, _, attribute = str(class_path).rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"{where}: there is no class {class_path} ({error})") from error
+    if not isinstance(found, type):
+        raise UserError(f"{where}: {class_path} is no class")
+    return found

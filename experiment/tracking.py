@@ -1,0 +1,92 @@
+"""Weights & Biases.
+
+Optional, never fatal. Without a key runs are kept offline and a line says how to send them later.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from datamodules.progress import say
+
+PROJECT = "lexical-translation-rankers"
+MODES = ("online", "offline", "disabled")
+
+
+class RunLabels(NamedTuple):
+    """How a run is found in W&B. The same values go into its config: runs cannot be grouped by tag."""
+
+    model: str
+    data: str
+    seed: int
+    job_type: str  # train, evaluate, export, ...
+
+    def init_arguments(self, config: dict[str, Any], folder: Path) -> dict[str, Any]:
+        folder.mkdir(parents=True, exist_ok=True)
+        labels = {
+            "group": f"{self.model}/{self.data}",
+            "job_type": self.job_type,
+            "name": f"{self.model}-seed{self.seed}",
+        }
+        return {
+            "project": os.environ.get("WANDB_PROJECT", PROJECT),
+            "mode": wandb_mode(),
+            "dir": str(folder),
+            "tags": [self.model, self.data, self.job_type],
+            "config": {**config, "labels": {**labels, **self._asdict()}},
+            **labels,
+        }
+
+
+def wandb_mode() -> str:
+    """WANDB_MODE where it is set; otherwise online with a key, offline without."""
+    chosen = os.environ.get("WANDB_MODE", "").lower()
+    if chosen == "dryrun":
+        return "offline"
+    if chosen in MODES:
+        return chosen
+    if chosen:
+        say(f"WANDB_MODE={chosen} is unknown (known: {', '.join(MODES)}); runs are kept offline")
+        return "offline"
+    return "online" if _has_key() else "offline"
+
+
+def start_run(arguments: dict[str, Any]) -> Any:
+    """``wandb.init`` that falls back to offline, then to nothing; None where tracking is off."""
+    import wandb
+
+    if arguments["mode"] == "disabled":
+        return None
+    settings = wandb.Settings(silent=True, console="off", init_timeout=30)
+    for mode in dict.fromkeys((arguments["mode"], "offline")):
+        try:
+            run = wandb.init(**{**arguments, "mode": mode}, settings=settings)
+        except (wandb.errors.Error, OSError) as error:
+            say(f"W&B does not start ({mode}): {str(error).splitlines()[0]}")
+            continue
+        if mode == "offline":
+            say(f"W&B: kept offline; send it with: wandb sync {Path(run.dir).parent}")
+        return run
+    return None
+
+
+def log_files(run: Any, name: str, kind: str, files: list[Path]) -> None:
+    """The files as one artifact, not copied on the way."""
+    import wandb
+
+    artifact = wandb.Artifact(name.replace("/", "-"), type=kind)
+    for file in files:
+        artifact.add_file(str(file), name=file.name, policy="immutable", skip_cache=True)
+    run.log_artifact(artifact)
+
+
+def _has_key() -> bool:
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
+    try:
+        return "api.wandb.ai" in netrc.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False

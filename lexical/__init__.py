@@ -1,0 +1,1 @@
+"""Everything that ranks without torch: BM25, forward index, runs, fusion."""

@@ -1,0 +1,204 @@
+"""BM25 over the forward index: re-scoring of given candidates, and tuning of k1 and b.
+
+    score(Q, D) = sum over q in Q of  idf(q) * tf / (tf + k1 * (1 - b + b * |D| / mean |D|))
+    idf(q)      = ln(1 + (N - df + 0.5) / (df + 0.5))
+
+as in Lucene (and ``bm25s`` with ``method="lucene"``). A repeated query token counts each time. For fusion the score is
+divided by the sum of the idf values of the unique query tokens (section "Training Models" of the paper).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit, prange
+
+from lexical.forward_index import ForwardIndex
+from lexical.ragged import Ragged
+from lexical.ranking import RankedTask, mean_reciprocal_rank
+
+
+class BM25Parameters(NamedTuple):
+    k1: float = 1.2
+    b: float = 0.75
+
+
+# The grid is searched coarse, then fine around the best point; see `tune`.
+GRID_K1 = (0.1, 0.3, 0.6, 0.9, 1.2, 1.6, 2.0, 2.6, 3.4)
+GRID_B = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.0)
+
+
+class Trial(NamedTuple):
+    parameters: BM25Parameters
+    mrr: float
+
+
+def inverse_document_frequency(index: ForwardIndex) -> np.ndarray:
+    """(vocabulary,) float64; 0 for a token that no document contains."""
+    df = np.asarray(index.document_frequency, dtype=np.float64)
+    idf = np.log1p((index.documents - df + 0.5) / (df + 0.5))
+    return np.where(df > 0, idf, 0.0)
+
+
+def bm25_scores(
+    index: ForwardIndex, idf: np.ndarray, queries: Ragged, candidates: Ragged, parameters: BM25Parameters
+) -> np.ndarray:
+    """(pairs,) float32 scores of the candidate documents, row i of `candidates` belonging to row i of `queries`.
+
+    Query tokens below 0 are unknown words and score nothing. Uses all numba threads; the result does not depend on
+    their number.
+    """
+    return _score_pairs(
+        queries.offsets, queries.values, candidates.offsets, candidates.values,
+        index.offsets, index.tokens, index.counts, index.lengths, idf,
+        max(index.mean_length, 1e-9), parameters.k1, parameters.b,
+    )  # fmt: skip
+
+
+def query_idf_sums(idf: np.ndarray, queries: Ragged) -> np.ndarray:
+    """(queries,) sum of the idf of each query's unique known tokens: what BM25 is divided by before fusion."""
+    return np.array([idf[np.unique(row[row >= 0])].sum() for row in (queries.row(i) for i in range(queries.rows))])
+
+
+def normalised(scores: np.ndarray, candidates: Ragged, idf_sums: np.ndarray) -> np.ndarray:
+    """BM25 scores divided by their query's sum of idf values (0 where no query word is known)."""
+    divisor = np.where(idf_sums > 0, idf_sums, 1.0)
+    return (scores / np.repeat(divisor, candidates.lengths())).astype(np.float32)
+
+
+class Matches(NamedTuple):
+    """What BM25 needs of the (query, candidate) pairs, gathered once and scored with any k1 and b."""
+
+    offsets: np.ndarray  # (pairs + 1,) int64: row = pair, value = a query token found in the document
+    idf: np.ndarray  # (matches,) float32: idf times the token's count in the query
+    tf: np.ndarray  # (matches,) float32: the token's count in the document
+    relative_length: np.ndarray  # (pairs,) float32: |D| / mean |D|
+
+
+def gather_matches(index: ForwardIndex, idf: np.ndarray, queries: Ragged, candidates: Ragged) -> Matches:
+    per_pair = _count_matches(
+        queries.offsets, queries.values, candidates.offsets, candidates.values, index.offsets, index.tokens
+    )
+    offsets = np.zeros(len(per_pair) + 1, np.int64)
+    np.cumsum(per_pair, out=offsets[1:])
+    match_idf = np.empty(offsets[-1], np.float32)
+    match_tf = np.empty(offsets[-1], np.float32)
+    _fill_matches(
+        queries.offsets, queries.values, candidates.offsets, candidates.values,
+        index.offsets, index.tokens, index.counts, idf, offsets, match_idf, match_tf,
+    )  # fmt: skip
+    relative = (index.lengths[candidates.values] / max(index.mean_length, 1e-9)).astype(np.float32)
+    return Matches(offsets, match_idf, match_tf, relative)
+
+
+def score_matches(matches: Matches, parameters: BM25Parameters) -> np.ndarray:
+    return _score_matches(*matches, parameters.k1, parameters.b)
+
+
+def tune(
+    index: ForwardIndex,
+    queries: Ragged,
+    task: RankedTask,
+    on_trial: Callable[[Trial], None] = lambda trial: None,
+    k1_values: Sequence[float] = GRID_K1,
+    b_values: Sequence[float] = GRID_B,
+) -> BM25Parameters:
+    """k1 and b with the highest MRR on `task`: the whole grid, then half-way points around the best one.
+
+    The first of equally good settings wins, in the order of the grid, so the result is the same on every machine.
+    """
+    matches = gather_matches(index, inverse_document_frequency(index), queries, task.candidates)
+
+    def attempt(k1: float, b: float) -> Trial:
+        parameters = BM25Parameters(round(k1, 4), round(b, 4))
+        trial = Trial(parameters, mean_reciprocal_rank(task, score_matches(matches, parameters)))
+        on_trial(trial)
+        return trial
+
+    best = max((attempt(k1, b) for k1 in k1_values for b in b_values), key=lambda trial: trial.mrr)
+    k1_near, b_near = _half_way(k1_values, best.parameters.k1), _half_way(b_values, best.parameters.b)
+    around = [attempt(k1, b) for k1 in k1_near for b in b_near if (k1, b) != best.parameters]
+    return max([best, *around], key=lambda trial: trial.mrr).parameters
+
+
+def _half_way(values: Sequence[float], centre: float) -> list[float]:
+    at = values.index(centre)
+    below = [(values[at - 1] + centre) / 2] if at > 0 else []
+    above = [(values[at + 1] + centre) / 2] if at + 1 < len(values) else []
+    return [*below, centre, *above]
+
+
+@njit(cache=True, nogil=True)
+def _find(tokens: np.ndarray, start: int, end: int, token: int) -> int:
+    """Position of `token` in the ascending ``tokens[start:end]``, or -1."""
+    low, high = start, end
+    while low < high:
+        middle = (low + high) >> 1
+        if tokens[middle] < token:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < end and tokens[low] == token else -1
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _score_pairs(  # type: ignore[no-untyped-def]
+    q_offsets, q_tokens, c_offsets, c_docs, offsets, tokens, counts, lengths, idf, mean_length, k1, b
+):
+    scores = np.zeros(len(c_docs), np.float32)
+    for q in prange(len(q_offsets) - 1):
+        for pair in range(c_offsets[q], c_offsets[q + 1]):
+            doc = c_docs[pair]
+            norm = k1 * (1.0 - b + b * lengths[doc] / mean_length)
+            total = 0.0
+            for i in range(q_offsets[q], q_offsets[q + 1]):
+                if q_tokens[i] >= 0:
+                    at = _find(tokens, offsets[doc], offsets[doc + 1], q_tokens[i])
+                    if at >= 0:
+                        total += idf[q_tokens[i]] * counts[at] / (counts[at] + norm)
+            scores[pair] = total
+    return scores
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _count_matches(q_offsets, q_tokens, c_offsets, c_docs, offsets, tokens):  # type: ignore[no-untyped-def]
+    per_pair = np.zeros(len(c_docs), np.int64)
+    for q in prange(len(q_offsets) - 1):
+        for pair in range(c_offsets[q], c_offsets[q + 1]):
+            doc = c_docs[pair]
+            for i in range(q_offsets[q], q_offsets[q + 1]):
+                if q_tokens[i] >= 0 and _find(tokens, offsets[doc], offsets[doc + 1], q_tokens[i]) >= 0:
+                    per_pair[pair] += 1
+    return per_pair
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _fill_matches(  # type: ignore[no-untyped-def]
+    q_offsets, q_tokens, c_offsets, c_docs, offsets, tokens, counts, idf, match_offsets, match_idf, match_tf
+):
+    for q in prange(len(q_offsets) - 1):
+        for pair in range(c_offsets[q], c_offsets[q + 1]):
+            doc = c_docs[pair]
+            m = match_offsets[pair]
+            for i in range(q_offsets[q], q_offsets[q + 1]):
+                if q_tokens[i] >= 0:
+                    at = _find(tokens, offsets[doc], offsets[doc + 1], q_tokens[i])
+                    if at >= 0:
+                        match_idf[m] = idf[q_tokens[i]]
+                        match_tf[m] = counts[at]
+                        m += 1
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _score_matches(offsets, idf, tf, relative_length, k1, b):  # type: ignore[no-untyped-def]
+    pairs = len(relative_length)
+    scores = np.empty(pairs, np.float32)
+    for pair in prange(pairs):
+        norm = k1 * (1.0 - b + b * relative_length[pair])
+        total = 0.0
+        for m in range(offsets[pair], offsets[pair + 1]):
+            total += idf[m] * tf[m] / (tf[m] + norm)
+        scores[pair] = total
+    return scores

@@ -1,0 +1,95 @@
+"""Forward index of one field: for each document its unique tokens and how often each stands in it.
+
+All CPU re-scoring (BM25, Model 1) reads this index and nothing else. On disk it is a folder of plain ``.npy`` files
+that are memory-mapped when opened; it is built block by block from the token sequences of the field.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from lexical.array_file import ArrayWriter, map_array
+from lexical.ragged import Ragged
+
+DOCUMENTS_PER_BLOCK = 20_000
+
+
+class ForwardIndex(NamedTuple):
+    """CSR arrays; row = document, tokens ascending inside a row. "posting" = one unique token of one document."""
+
+    offsets: np.ndarray  # (documents + 1,) int64
+    tokens: np.ndarray  # (postings,) int32 token ids
+    counts: np.ndarray  # (postings,) int32 occurrences of the token in the document
+    lengths: np.ndarray  # (documents,) int32 tokens of the document, repeats counted
+    document_frequency: np.ndarray  # (vocabulary,) int64 documents that contain the token
+    collection_frequency: np.ndarray  # (vocabulary,) int64 occurrences in the collection
+
+    @property
+    def documents(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def vocabulary_size(self) -> int:
+        return len(self.document_frequency)
+
+    @property
+    def mean_length(self) -> float:
+        return float(np.sum(self.lengths, dtype=np.int64)) / max(1, self.documents)
+
+
+def build_forward_index(sequences: Ragged, vocabulary_size: int, folder: Path) -> None:
+    """Writes the forward index of `sequences` (row = document, values = token ids) to `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    document_frequency = np.zeros(vocabulary_size, np.int64)
+    collection_frequency = np.zeros(vocabulary_size, np.int64)
+    written = 0
+    with (
+        ArrayWriter(folder / "offsets.npy", np.int64) as offsets,
+        ArrayWriter(folder / "tokens.npy", np.int32) as tokens,
+        ArrayWriter(folder / "counts.npy", np.int32) as counts,
+        ArrayWriter(folder / "lengths.npy", np.int32) as lengths,
+    ):
+        offsets.append(np.zeros(1, np.int64))
+        for first in range(0, sequences.rows, DOCUMENTS_PER_BLOCK):
+            bounds = np.array(sequences.offsets[first : first + DOCUMENTS_PER_BLOCK + 1])
+            block = np.array(sequences.values[bounds[0] : bounds[-1]])  # a copy: sorted in place below
+            block_offsets, block_tokens, block_counts = _count_unique(bounds - bounds[0], block)
+            offsets.append(block_offsets[1:] + written)
+            tokens.append(block_tokens)
+            counts.append(block_counts)
+            lengths.append(np.diff(bounds))
+            written += len(block_tokens)
+            document_frequency += np.bincount(block_tokens, minlength=vocabulary_size)
+            collection_frequency += np.bincount(block_tokens, block_counts, vocabulary_size).astype(np.int64)
+    np.save(folder / "document_frequency.npy", document_frequency)
+    np.save(folder / "collection_frequency.npy", collection_frequency)
+
+
+def open_forward_index(folder: Path) -> ForwardIndex:
+    return ForwardIndex(*(map_array(folder / f"{name}.npy") for name in ForwardIndex._fields))
+
+
+@njit(cache=True, nogil=True)
+def _count_unique(offsets: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Run-length counts of each document's sorted tokens; `tokens` is sorted in place, row by row."""
+    rows = len(offsets) - 1
+    unique_offsets = np.zeros(rows + 1, np.int64)
+    unique = np.empty(len(tokens), np.int32)
+    counts = np.empty(len(tokens), np.int32)
+    n = 0
+    for i in range(rows):
+        row = tokens[offsets[i] : offsets[i + 1]]
+        row.sort()
+        for j in range(len(row)):
+            if j > 0 and row[j] == row[j - 1]:
+                counts[n - 1] += 1
+            else:
+                unique[n] = row[j]
+                counts[n] = 1
+                n += 1
+        unique_offsets[i + 1] = n
+    return unique_offsets, unique[:n], counts[:n]

@@ -1,0 +1,63 @@
+"""Lists of different lengths as two flat arrays: the form of queries, candidates and documents everywhere here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Ragged(NamedTuple):
+    """Row i is ``values[offsets[i]:offsets[i + 1]]``."""
+
+    offsets: np.ndarray  # (rows + 1,) int64, starts with 0
+    values: np.ndarray  # (offsets[-1],)
+
+    @property
+    def rows(self) -> int:
+        return len(self.offsets) - 1
+
+    def row(self, i: int) -> np.ndarray:
+        return self.values[self.offsets[i] : self.offsets[i + 1]]
+
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.offsets)
+
+    def row_numbers(self) -> np.ndarray:
+        """(values,) the row that each value belongs to."""
+        return np.repeat(np.arange(self.rows), self.lengths())
+
+    def head(self, length: int) -> Ragged:
+        """Each row cut to its first `length` values."""
+        return self.select(self.positions() < length)
+
+    def positions(self) -> np.ndarray:
+        """(values,) position of each value inside its row."""
+        return np.arange(len(self.values)) - np.repeat(self.offsets[:-1], self.lengths())
+
+    def select(self, keep: np.ndarray) -> Ragged:
+        """The values where `keep` is true, rows kept (perhaps empty)."""
+        kept = np.concatenate([[0], np.cumsum(keep)])
+        return Ragged(kept[self.offsets].astype(np.int64), self.values[keep])
+
+
+def ragged(rows: Iterable[np.ndarray | list[int]], dtype: np.typing.DTypeLike) -> Ragged:
+    """A `Ragged` from an iterable of rows."""
+    arrays = [np.asarray(row, dtype=dtype) for row in rows]
+    lengths = np.array([len(row) for row in arrays], dtype=np.int64)
+    values = np.concatenate(arrays) if arrays else np.zeros(0, dtype)
+    return Ragged(offsets_of(lengths), values)
+
+
+def concatenated(parts: Sequence[Ragged]) -> Ragged:
+    """The rows of all parts, in order."""
+    lengths = np.concatenate([part.lengths() for part in parts])
+    return Ragged(offsets_of(lengths), np.concatenate([part.values for part in parts]))
+
+
+def offsets_of(lengths: np.ndarray) -> np.ndarray:
+    """(n + 1,) running sum of `lengths`, starting with 0."""
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets

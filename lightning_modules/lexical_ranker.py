@@ -1,0 +1,40 @@
+"""Base of the rankers that need no gradients: the trainer drives them, numba does the work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+
+from lexical.batches import RankingBatch
+
+
+class LexicalRanker(L.LightningModule):
+    """A ranker over the forward index of one field.
+
+    Args:
+        field: word, lemm, word_all or bwps.
+        fused: the row of the results table is this ranker fused with the first stage.
+        rerank_depth: candidates of a query that are re-ranked.
+    """
+
+    def __init__(self, field: str, fused: bool, rerank_depth: int) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.field, self.fused, self.rerank_depth = field, fused, rerank_depth
+
+    def score(self, batch: RankingBatch) -> np.ndarray:
+        """(pairs,) float32 scores of the batch's candidates, normalised for fusion."""
+        raise NotImplementedError(f"{type(self).__name__} must define score()")
+
+    def predict_step(self, batch: RankingBatch, batch_idx: int) -> np.ndarray:  # noqa: ARG002
+        return self.score(batch)
+
+    def configure_optimizers(self) -> None:
+        """None: nothing is learned by gradients."""
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:  # noqa: ARG002
+        """Batches hold memory-mapped arrays and stay where they are."""
+        return batch

@@ -1,0 +1,52 @@
+"""Train, tune and export one ranker.
+
+    python train.py --model NAME [--data NAME] [--seed N] [--output_dir DIR] [--trainer.devices 4 ...]
+    python train.py --model bm25_lemm                                  # tunes k1 and b on `development`
+    python train.py --model bm25_lemm_word --data folder --data.path DIR
+    python train.py --data NAME --data.stats                           # what is in the data; trains nothing
+
+NAME of a model is configs/model/NAME.yaml, NAME of data is configs/data/NAME.yaml; the path of a YAML file works too.
+Everything else is Lightning's own command line: `--model.k1 0.9`, `--data.workers 1`, `--trainer.precision
+bf16-mixed`, `--print_config`, `--help`.
+
+What it does: prepares the data (cached), fits or tunes the ranker, learns the fusion weights on `train_fusion`,
+reports on `development`. Test queries are touched by evaluate.py alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from user_error import UserError, run_script
+
+# Lightning, torch and the rest are imported where they are needed: a mistyped name is answered at once, and the
+# worker processes of the preparation, which import this file, start without them.
+
+
+def train(argv: Sequence[str]) -> dict[str, float]:
+    """Trains the ranker that `argv` asks for; what was measured on `development`."""
+    from experiment.named_configs import names, resolve
+
+    stats = "--data.stats" in argv
+    resolved = resolve([argument for argument in argv if argument != "--data.stats"])
+    if stats:
+        from experiment.data_statistics import print_statistics
+
+        print_statistics(resolved)
+        return {}
+    if resolved.model is None:
+        if {"-h", "--help"} & set(argv):
+            print(__doc__)
+            print(f"models: {', '.join(names('model'))}\ndata:   {', '.join(names('data'))}\n")
+            print("All settings of a ranker: python train.py --model NAME --help")
+            return {}
+        raise UserError(f"say which ranker: --model NAME with one of: {', '.join(names('model'))}")
+    from experiment.command_line import NamedConfigCLI
+    from experiment.training import train_ranker
+
+    return train_ranker(NamedConfigCLI(resolved, f"Train {resolved.model.name} on {resolved.data.name}."))
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(train))

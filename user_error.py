@@ -1,0 +1,36 @@
+"""A user's mistake: one clear line that says what to do, exit code 2, no traceback."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable, Sequence
+
+
+class UserError(Exception):
+    """Raised anywhere in the project; the entry scripts print its one line and exit with 2."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+def run_script(main: Callable[[Sequence[str]], object]) -> int:
+    """Runs an entry script's `main` on the command line; the exit code."""
+    script = sys.argv[0].rsplit("/", 1)[-1]
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        print(f"{script}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{script}: interrupted; the same command continues from the steps that are done", file=sys.stderr)
+        return 130
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+            raise
+        print(
+            f"{script}: {error.strerror}: {error.filename or 'a file could not be written'}; mend that and repeat",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
