@@ -40,7 +40,6 @@ from lexical.bm25 import GRID_B, GRID_K1, BM25Parameters, Trial, tune
 from lexical.ragged import Ragged
 from lexical.ranking import RankedTask
 from lexical.retrieval import RetrievalIndex
-from user_error import UserError
 
 NEGATIVES, NEGATIVES_FROM = 20, 500  # "20 negative examples selected from a set of top-500 candidates"
 
@@ -113,8 +112,9 @@ class Preparation:
             "code": code_version(["datamodules.analysis", "datamodules.tokenise", "lexical.forward_index"]),
         }
 
+        documents = self.texts / "collection" / TABLE
+
         def build(folder: Path) -> None:
-            documents = self.texts / "collection" / TABLE
             build_fields(documents, len(self.collection), group, analysis, self.settings.worker_count(), folder)
             self._tokenise_queries({one: Field(folder / one) for one in group})
 
@@ -277,7 +277,5 @@ class Preparation:
         path = self.settings.candidates
         if path is None:
             return None
-        if not path.exists():
-            raise UserError(f"--data.candidates: there is no file or folder {path}")
         files = sorted(path.glob("*.run")) if path.is_dir() else [path]
         return [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]

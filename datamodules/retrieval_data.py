@@ -21,6 +21,7 @@ from lexical.batches import RankingBatch, TuningBatch
 from lexical.bm25 import bm25_scores, inverse_document_frequency, normalised, query_idf_sums
 from lexical.ragged import Ragged
 from lexical.ranking import RankedTask
+from user_error import UserError
 
 QUERIES_PER_RANKING_BATCH = 256
 T = TypeVar("T")
@@ -67,6 +68,8 @@ class RetrievalData(L.LightningDataModule):
             workers=workers,
         )
         self.name: str = name
+        if settings.candidates is not None and not settings.candidates.exists():
+            raise UserError(f"--data.candidates: there is no file or folder {settings.candidates}")
         self.prepared = Preparation(name, texts, settings, Path(cache_dir).expanduser())
         self.field = settings.first_stage_field  # the ranker's field; see `serve`
 

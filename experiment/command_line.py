@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,10 +91,16 @@ def _add_run_arguments(parser: LightningArgumentParser) -> None:
 
 
 def _with_defaults(defaults: dict[str, Any], argv: Sequence[str]) -> list[str]:
-    """The named configs come first, as one inline config file, so that everything on the command line overrides them."""
+    """The named configs come first, as one inline config file: everything on the command line overrides them."""
     return ["--config", yaml.safe_dump(defaults), *argv]
 
 
 def _one_line(message: str) -> str:
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return " ".join(lines) if len(lines) <= 3 else " ".join(lines[:3])
+    """jsonargparse's several lines as one: the flag, what was given, what is expected."""
+    key = re.match(r'Parser key "([^"]+)"', message)
+    given = re.search(r"(?:Given|Got) value: (.*)", message)
+    expected = [kind for kind in re.findall(r"Expected an? <class '(\w+)'>", message) if kind != "NoneType"]
+    if key and given and expected:
+        return f"--{key[1]}: {given[1].strip()!r} is no {' or '.join(dict.fromkeys(expected))}"
+    text = " ".join(message.split())
+    return text.replace(f'Parser key "{key[1]}"', f"--{key[1]}") if key else text

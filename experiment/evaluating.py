@@ -18,7 +18,7 @@ from datamodules.retrieval_data import RetrievalData
 from evaluation.measures import main_measure, measure, per_query_tsv, recall_at
 from evaluation.results_table import Result, build_table, html_page, latex, markdown
 from experiment.folders import RunFolder, read_json, trained_models, write_json, write_text
-from experiment.named_configs import import_class, load
+from experiment.named_configs import import_class, load, names
 from experiment.reranking import Reranked, as_run, milliseconds_per_1k, rerank
 from experiment.tracking import RunLabels, log_files, start_run
 from experiment.training import quiet_lightning
@@ -34,6 +34,8 @@ def evaluate_rankers(parsed: Namespace, built: Namespace) -> list[Result]:
     trained = trained_models(data_folder)
     wanted = parsed.models.split(",") if parsed.models else trained
     for name in wanted:
+        if name not in names("model") and name not in trained:
+            raise UserError(f"--models: there is no ranker {name!r}; known are: {', '.join(names('model'))}")
         if name not in trained:
             there = f"trained are: {', '.join(trained)}" if trained else "nothing is trained yet"
             raise UserError(

@@ -1,0 +1,47 @@
+# `make` prints the targets. A fresh machine needs Python 3.11 with venv and nothing else.
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+DATA   ?= pydocs_passage
+DEMO   := bm25_lemm bm25_lemm_word bm25_lemm_bwps
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint install install-dev clean-outputs
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+demo: install  ## set up, train and evaluate what exists on the embedded data, print the results table
+	@for model in $(DEMO); do $(BIN)/python train.py --model $$model --data $(DATA) || exit $$?; done
+	@$(BIN)/python evaluate.py --data $(DATA)
+
+test: install-dev lint  ## set up, lint, type check, all tests but the slow ones
+	@OMP_NUM_THREADS=1 WANDB_MODE=offline $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
+
+test-all: install-dev lint  ## as test, with the slow ones
+	@OMP_NUM_THREADS=1 WANDB_MODE=offline $(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: install-dev  ## ruff and mypy
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+install: $(VENV)/.installed  ## .venv with the pinned requirements
+
+install-dev: $(VENV)/.installed-dev  ## install, and what the tests need
+
+$(VENV)/bin/python:
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not there: install Python 3.11 with venv, or say PYTHON=/path/to/python"; exit 2; }
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: requirements.txt | $(VENV)/bin/python
+	@echo "installing requirements.txt into $(VENV) (a few minutes)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+$(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+clean-outputs:  ## remove outputs/ (the cache stays)
+	@rm -rf outputs
