@@ -44,7 +44,9 @@ def generate(folder: Path, passages: int, seed: int = 7) -> None:
     """
     folder.mkdir(parents=True)
     rng = np.random.default_rng(seed)
-    syllables = np.array("ba co di fu ga ho in ju ka lo mi nu or pe ra sto".split())
+    syllables = np.array(
+        ["ba", "co", "di", "fu", "ga", "ho", "in", "ju", "ka", "lo", "mi", "nu", "or", "pe", "ra", "sto"]
+    )
 
     def spell(numbers: np.ndarray) -> list[str]:
         """A number's hexadecimal digits as syllables: at least two, so that no word is a stop word."""

@@ -70,6 +70,12 @@ class Collection:
         return rows[inverse]
 
 
+def read_texts(table: Path, start: int, end: int) -> list[str]:
+    """Texts of some rows; the file is mapped only as long as that takes, so its pages do not pile up in a worker."""
+    with pa.memory_map(str(table)) as source:
+        return pa.ipc.open_stream(source).read_all().column("text").slice(start, end - start).to_pylist()
+
+
 def write_collection(documents: Iterable[Document], report: LineReport, folder: Path) -> None:
     """Writes `documents` to `folder`; a document whose id was there before is left out and counted in `report`."""
     hashes, lines = array("Q"), array("q")

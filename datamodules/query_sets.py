@@ -6,7 +6,6 @@ On disk a set is plain text (``NAME.queries.tsv``, ``NAME.qrels.tsv``) beside th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -146,25 +145,21 @@ def join_judgements(raw: RawSet, collection: Collection, notes: list[str]) -> li
 def split(sets: dict[str, list[JudgedQuery]], sizes: SplitSizes, notes: list[str]) -> dict[str, list[JudgedQuery]]:
     """train -> train_modeling + train_fusion; dev (+ test) -> development + test; other sets unchanged.
 
-    Whole groups of queries with the same text go to one side. A training query whose text is in an evaluation set is
-    left out.
+    Queries are drawn at random and keep the order of their file. Whole groups of queries with the same text go to one
+    side. A training query whose text is in an evaluation set is left out.
     """
-    training = _shuffled_groups(sets["train"])
-    fusion_size = sizes.train_fusion
-    if fusion_size is None:
-        fusion_size = min(FUSION_MOST, round(FUSION_SHARE * len(sets["train"])))
-    fusion, modeling = _take(training, fusion_size)
-    dev = _shuffled_groups(sets["dev"])
+    train, dev = sets["train"], sets["dev"]
+    fusion_size = min(FUSION_MOST, round(FUSION_SHARE * len(train)))
+    fusion, modeling = _draw(train, fusion_size if sizes.train_fusion is None else sizes.train_fusion)
     if "test" in sets:
-        development, _ = _take(dev, sizes.development if sizes.development is not None else len(sets["dev"]))
-        test, _ = _take(_shuffled_groups(sets["test"]), sizes.test if sizes.test is not None else len(sets["test"]))
+        development, _ = _draw(dev, len(dev) if sizes.development is None else sizes.development)
+        remaining = sets["test"]
     else:
-        development, rest = _take(dev, sizes.development if sizes.development is not None else len(sets["dev"]) // 2)
-        test, _ = _take(_shuffled_groups(rest), sizes.test if sizes.test is not None else len(rest))
+        development, remaining = _draw(dev, len(dev) // 2 if sizes.development is None else sizes.development)
+    test, _ = _draw(remaining, len(remaining) if sizes.test is None else sizes.test)
     further = {name: queries for name, queries in sets.items() if name not in ("train", "dev", "test")}
     return without_shared_texts(
-        {TRAIN_MODELING: modeling, TRAIN_FUSION: fusion, DEVELOPMENT: development, TEST: test, **further},
-        notes,
+        {TRAIN_MODELING: modeling, TRAIN_FUSION: fusion, DEVELOPMENT: development, TEST: test, **further}, notes
     )
 
 
@@ -193,21 +188,18 @@ def same_text(text: str) -> str:
     return " ".join(text.casefold().split()).rstrip(" .?!")
 
 
-def _shuffled_groups(queries: Iterable[JudgedQuery]) -> list[list[JudgedQuery]]:
-    groups: dict[str, list[JudgedQuery]] = {}
-    for query in queries:
-        groups.setdefault(same_text(query.text), []).append(query)
+def _draw(queries: list[JudgedQuery], size: int) -> tuple[list[JudgedQuery], list[JudgedQuery]]:
+    """(about `size` queries, the others): whole groups of one text, drawn at random, in file order."""
+    groups: dict[str, list[int]] = {}
+    for position, query in enumerate(queries):
+        groups.setdefault(same_text(query.text), []).append(position)
     ordered = list(groups.values())
-    return [ordered[i] for i in np.random.default_rng(SPLIT_SEED).permutation(len(ordered))]
-
-
-def _take(groups: list[list[JudgedQuery]], size: int) -> tuple[list[JudgedQuery], list[JudgedQuery]]:
-    """(about `size` queries, the others), whole groups, never more than `size`."""
-    taken: list[JudgedQuery] = []
-    rest: list[JudgedQuery] = []
-    for group in groups:
-        (taken if len(taken) + len(group) <= size else rest).extend(group)
-    return taken, rest
+    drawn: set[int] = set()
+    for number in np.random.default_rng(SPLIT_SEED).permutation(len(ordered)):
+        if len(drawn) + len(ordered[number]) <= size:
+            drawn.update(ordered[number])
+    rest = [query for position, query in enumerate(queries) if position not in drawn]
+    return [query for position, query in enumerate(queries) if position in drawn], rest
 
 
 def _tsv_safe(text: str) -> str:

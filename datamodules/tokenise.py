@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 
 from datamodules.analysis import WORD_PIECES, AnalysisSettings, FieldTokens, WordPieceAnalyser, analyser_of
+from datamodules.collection import read_texts
 from datamodules.progress import track
 from lexical.array_file import ArrayWriter, map_array, read_blocks
-from lexical.forward_index import ForwardIndex, build_forward_index, open_forward_index
+from lexical.forward_index import ForwardIndex, build_forward_index, open_forward_index, read_document_blocks
 from lexical.ragged import Ragged, concatenated, offsets_of
 from user_error import UserError
 
@@ -134,14 +135,12 @@ _worker: dict[str, Any] = {}  # what a worker process keeps between shards
 
 
 def _start_worker(documents: Path, field: str, settings: AnalysisSettings) -> None:
-    import datasets
-
-    _worker["table"] = datasets.Dataset.from_file(str(documents))
+    _worker["documents"] = documents
     _worker["analyser"] = analyser_of(field, settings)
 
 
 def _analyse_shard(start: int) -> dict[str, FieldTokens]:
-    return _worker["analyser"].analyse(_worker["table"][start : start + DOCUMENTS_PER_SHARD]["text"])
+    return _worker["analyser"].analyse(read_texts(_worker["documents"], start, start + DOCUMENTS_PER_SHARD))
 
 
 def _cut(field: FieldTokens, most: int | None) -> FieldTokens:
@@ -185,10 +184,12 @@ class _FieldWriter:
             vocabulary = fixed_vocabulary
             provisional.rename(final)
         else:
-            vocabulary = sorted(self._number, key=lambda token: (-self._counts[self._number[token]], token))
+            by_text = sorted(self._number)
+            numbers = np.array([self._number[token] for token in by_text], np.int64)
+            order = np.argsort(-self._counts[numbers], kind="stable")
+            vocabulary = [by_text[i] for i in order]
             place = np.empty(len(vocabulary), np.int32)
-            for new, token in enumerate(vocabulary):
-                place[self._number[token]] = new
+            place[numbers[order]] = np.arange(len(vocabulary), dtype=np.int32)
             with ArrayWriter(final, np.int32) as writer:
                 for block in read_blocks(provisional):
                     writer.append(place[block])
@@ -196,4 +197,4 @@ class _FieldWriter:
         with (self.folder / "vocab.txt").open("w", encoding="utf-8") as file:
             file.writelines(f"{token}\n" for token in vocabulary)
         self._number.clear()
-        build_forward_index(Field(self.folder).sequences, len(vocabulary), self.folder / "forward")
+        build_forward_index(read_document_blocks(self.folder), len(vocabulary), self.folder / "forward")

@@ -54,14 +54,17 @@ def build_table(results: Sequence[Result]) -> Table:
         mine = [values.get((model, fused, *column)) for column in columns]
         known = [one for one in mine if one is not None]
         shown = ["" if one is None else f"{one.value:.4f}" for one in mine]
-        cells.append([_label(model, fused), *shown, f"{known[0].ms_per_1k:.3g}", _device(known[0])])
+        label = model if fused or (model, True) not in rows else f"{model} (alone)"
+        cells.append([label, *shown, _time(known[0].ms_per_1k), _device(known[0])])
     for number, column in enumerate(columns, start=1):
         numbers = [values[(*row, *column)].value for row in rows if (*row, *column) in values]
-        best |= {
-            (i, number)
+        marked = [
+            i
             for i, row in enumerate(rows)
             if (*row, *column) in values and values[(*row, *column)].value == max(numbers)
-        }
+        ]
+        if len(marked) < len(numbers):  # where all are equal none is best
+            best |= {(i, number) for i in marked}
     return Table(header, cells, best)
 
 
@@ -69,7 +72,7 @@ def markdown(table: Table) -> str:
     def mark(i: int, j: int, cell: str) -> str:
         return f"**{cell}**" if (i, j) in table.best else cell.replace("|", "\\|")
 
-    lines = [_pipe(table.header), _pipe(["---"] * len(table.header))]
+    lines = [_pipe([cell.replace("|", "\\|") for cell in table.header]), _pipe(["---"] * len(table.header))]
     return "\n".join([*lines, *(_pipe(row) for row in _cells(table, mark))]) + "\n"
 
 
@@ -108,13 +111,13 @@ def _cells(table: Table, mark: Callable[[int, int, str], str]) -> list[list[str]
     return [[mark(i, j, cell) for j, cell in enumerate(row)] for i, row in enumerate(table.rows)]
 
 
-def _label(model: str, fused: bool) -> str:
-    return model if fused or model == "bm25_lemm" or model.startswith("bert_") else f"{model} (alone)"
-
-
 def _row_place(row: tuple[str, bool]) -> tuple[int, str, bool]:
     model, fused = row
     return (ORDER.index(model) if model in ORDER else len(ORDER), model, not fused)
+
+
+def _time(milliseconds: float) -> str:
+    return f"{milliseconds:.3g}" if milliseconds < 999.5 else f"{milliseconds:,.0f}"
 
 
 def _device(result: Result) -> str:

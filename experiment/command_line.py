@@ -82,7 +82,7 @@ def parse(parser: LightningArgumentParser, args: list[str]) -> Namespace:
 
 def _parser_settings(description: str) -> dict[str, Any]:
     listing = f"models: {', '.join(names('model'))}; data: {', '.join(names('data'))}"
-    return {"description": description, "epilog": listing, "exit_on_error": False}
+    return {"description": description, "epilog": listing, "exit_on_error": False, "allow_abbrev": False}
 
 
 def _add_run_arguments(parser: LightningArgumentParser) -> None:

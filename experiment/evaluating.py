@@ -162,6 +162,8 @@ def _track(folder: RunFolder, name: str, data: RetrievalData, results: list[Resu
 def _quiet_trainer(parsed: Namespace) -> dict[str, Any]:
     settings = parsed.trainer.as_dict() if hasattr(parsed.trainer, "as_dict") else dict(parsed.trainer)
     silent = {
+        "accelerator": "cpu",
+        "devices": 1,
         "logger": False,
         "enable_progress_bar": False,
         "enable_model_summary": False,

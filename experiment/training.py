@@ -24,14 +24,17 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
     started = time.perf_counter()
     config = cli.config_as_dict()
     data, model, name = cli.datamodule, cli.model, config["model_name"]
-    folder = RunFolder.of(config["output_dir"], data.name, name, config["seed"])
+    seed = config["seed"] if model.random else 1
+    folder = RunFolder.of(config["output_dir"], data.name, name, seed)
     print(yaml.safe_dump(_given(config), sort_keys=False), end="", flush=True)
     quiet_lightning()
+    if seed != config["seed"]:
+        say(f"{name} draws nothing at random: --seed {config['seed']} is ignored, results go to seed-1")
     data.serve(model.field)
     data.prepare_data()
 
-    run = start_run(RunLabels(name, data.name, config["seed"], "train").init_arguments(config, folder.path))
-    trainer = cli.instantiate_trainer(**trainer_settings(folder, run))
+    run = start_run(RunLabels(name, data.name, seed, "train").init_arguments(config, folder.path))
+    trainer = cli.instantiate_trainer(**trainer_settings(folder, run, model, config))
     trainer.fit(model, data)
     metrics: dict[str, float] = {}
     weights = None
@@ -44,6 +47,9 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
     if model.fused:
         metrics["development/mrr_alone"] = mean_reciprocal_rank(ranked.task, ranked.alone)
 
+    for logger in trainer.loggers:
+        logger.log_metrics(metrics)
+        logger.save()
     trainer.save_checkpoint(folder.checkpoint)
     if model.fused:
         write_json(folder.fusion, fusion)
@@ -65,7 +71,7 @@ def _given(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in filled.items() if value is not None}
 
 
-def trainer_settings(folder: RunFolder, run: Any) -> dict[str, Any]:
+def trainer_settings(folder: RunFolder, run: Any, model: LexicalRanker, config: dict[str, Any]) -> dict[str, Any]:
     """Local CSV always.
 
     W&B where it is on. Checkpoints are written here, not by a callback: nothing improves by epochs.
@@ -73,7 +79,11 @@ def trainer_settings(folder: RunFolder, run: Any) -> dict[str, Any]:
     loggers: list[Logger] = [CSVLogger(folder.path, name="", version="")]
     if run is not None:
         loggers.append(WandbLogger(experiment=run))
+    if config["trainer"]["devices"] not in (model.processes, "auto", str(model.processes)):
+        say(f"{config['model_name']} runs in one process on all cores: --trainer.devices is ignored")
     return {
+        "accelerator": "cpu",
+        "devices": model.processes,
         "logger": loggers,
         "default_root_dir": str(folder.path),
         "enable_checkpointing": False,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -52,15 +53,36 @@ class ArrayWriter:
         self.close()
 
 
+def _open_array(path: Path, file: BinaryIO) -> tuple[int, np.dtype]:
+    """(length, dtype), with the file at the first value."""
+    version = npy_format.read_magic(file)
+    if version != (1, 0):
+        raise ValueError(f"{path}: unexpected .npy version {version}")
+    (length,), _, dtype = npy_format.read_array_header_1_0(file)
+    return length, dtype
+
+
+def _read_values(path: Path, file: BinaryIO, dtype: np.dtype, count: int) -> np.ndarray:
+    values = np.fromfile(file, dtype=dtype, count=count)
+    if len(values) != count:
+        raise ValueError(f"{path}: the file is cut short, {count - len(values):,} values are missing")
+    return values
+
+
 def read_blocks(path: Path, block: int = 1 << 22) -> Iterator[np.ndarray]:
     """The values of a 1-D ``.npy`` file, `block` at a time, read (not mapped) from front to back."""
     with Path(path).open("rb") as file:
-        version = npy_format.read_magic(file)
-        if version != (1, 0):
-            raise ValueError(f"{path}: unexpected .npy version {version}")
-        (length,), _, dtype = npy_format.read_array_header_1_0(file)
+        length, dtype = _open_array(path, file)
         for start in range(0, length, block):
-            yield np.fromfile(file, dtype=dtype, count=min(block, length - start))
+            yield _read_values(path, file, dtype, min(block, length - start))
+
+
+def read_range(path: Path, start: int, end: int) -> np.ndarray:
+    """``values[start:end]`` of a 1-D ``.npy`` file, read (not mapped: mapped pages would count as our memory)."""
+    with Path(path).open("rb") as file:
+        dtype = _open_array(path, file)[1]
+        file.seek(start * dtype.itemsize, 1)
+        return _read_values(path, file, dtype, end - start)
 
 
 def map_array(path: Path) -> np.ndarray:

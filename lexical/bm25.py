@@ -109,6 +109,7 @@ def tune(
 
     The first of equally good settings wins, in the order of the grid, so the result is the same on every machine.
     """
+    k1_values, b_values = [round(k1, 4) for k1 in k1_values], [round(b, 4) for b in b_values]
     matches = gather_matches(index, inverse_document_frequency(index), queries, task.candidates)
 
     def attempt(k1: float, b: float) -> Trial:

@@ -6,13 +6,14 @@ that are memory-mapped when opened; it is built block by block from the token se
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-from lexical.array_file import ArrayWriter, map_array
+from lexical.array_file import ArrayWriter, map_array, read_range
 from lexical.ragged import Ragged
 
 DOCUMENTS_PER_BLOCK = 20_000
@@ -41,8 +42,8 @@ class ForwardIndex(NamedTuple):
         return float(np.sum(self.lengths, dtype=np.int64)) / max(1, self.documents)
 
 
-def build_forward_index(sequences: Ragged, vocabulary_size: int, folder: Path) -> None:
-    """Writes the forward index of `sequences` (row = document, values = token ids) to `folder`."""
+def build_forward_index(blocks: Iterable[Ragged], vocabulary_size: int, folder: Path) -> None:
+    """Writes the forward index of the documents (row = document, values = token ids), which come in blocks."""
     folder.mkdir(parents=True, exist_ok=True)
     document_frequency = np.zeros(vocabulary_size, np.int64)
     collection_frequency = np.zeros(vocabulary_size, np.int64)
@@ -54,19 +55,25 @@ def build_forward_index(sequences: Ragged, vocabulary_size: int, folder: Path) -
         ArrayWriter(folder / "lengths.npy", np.int32) as lengths,
     ):
         offsets.append(np.zeros(1, np.int64))
-        for first in range(0, sequences.rows, DOCUMENTS_PER_BLOCK):
-            bounds = np.array(sequences.offsets[first : first + DOCUMENTS_PER_BLOCK + 1])
-            block = np.array(sequences.values[bounds[0] : bounds[-1]])  # a copy: sorted in place below
-            block_offsets, block_tokens, block_counts = _count_unique(bounds - bounds[0], block)
+        for block in blocks:
+            block_offsets, block_tokens, block_counts = _count_unique(block.offsets, np.array(block.values, np.int32))
             offsets.append(block_offsets[1:] + written)
             tokens.append(block_tokens)
             counts.append(block_counts)
-            lengths.append(np.diff(bounds))
+            lengths.append(block.lengths())
             written += len(block_tokens)
             document_frequency += np.bincount(block_tokens, minlength=vocabulary_size)
             collection_frequency += np.bincount(block_tokens, block_counts, vocabulary_size).astype(np.int64)
     np.save(folder / "document_frequency.npy", document_frequency)
     np.save(folder / "collection_frequency.npy", collection_frequency)
+
+
+def read_document_blocks(folder: Path, documents: int = DOCUMENTS_PER_BLOCK) -> Iterator[Ragged]:
+    """The rows of ``offsets.npy`` and ``tokens.npy``, so many documents at a time, never all in memory."""
+    offsets = np.load(folder / "offsets.npy")
+    for first in range(0, len(offsets) - 1, documents):
+        bounds = offsets[first : first + documents + 1]
+        yield Ragged(bounds - bounds[0], read_range(folder / "tokens.npy", bounds[0], bounds[-1]))
 
 
 def open_forward_index(folder: Path) -> ForwardIndex:

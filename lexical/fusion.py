@@ -48,7 +48,10 @@ class _Differences(NamedTuple):
 
 def fuse(features: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """(pairs,) float32 fused scores of (features, pairs)."""
-    return np.tensordot(weights, features.astype(np.float64), axes=1).astype(np.float32)
+    fused = np.zeros(features.shape[1])
+    for weight, feature in zip(weights, features, strict=True):  # no BLAS: it rounds by the position of a pair
+        fused += weight * feature.astype(np.float64)
+    return fused.astype(np.float32)
 
 
 def coordinate_ascent(
@@ -62,14 +65,16 @@ def coordinate_ascent(
         raise ValueError("a feature has values that are not finite: fusion weights cannot be learned")
     count = len(features)
     differences = _differences(features.astype(np.float32), task)
-    best = FusionWeights(np.full(count, 1.0 / count), -1.0)
+    uniform = np.full(count, 1.0 / count)
+    best = FusionWeights(uniform, mean_reciprocal_rank(task, fuse(features, uniform)))
     for restart in range(RESTARTS):
         order = np.random.default_rng([seed, restart]).permutation(count)
-        weights, mrr = _ascend(differences, np.full(count, 1.0 / count), order)
+        weights = _ascend(differences, uniform, order)[0]
+        mrr = mean_reciprocal_rank(task, fuse(features, weights))
         if mrr > best.mrr:
             best = FusionWeights(weights, mrr)
         on_restart(restart, best.mrr)
-    return FusionWeights(best.weights, mean_reciprocal_rank(task, fuse(features, best.weights)))
+    return best
 
 
 def _ascend(differences: _Differences, weights: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, float]:
@@ -78,6 +83,8 @@ def _ascend(differences: _Differences, weights: np.ndarray, order: np.ndarray) -
         before = value
         for feature in order:
             trials = _trial_weights(weights[feature])
+            if not np.delete(weights, feature).any():
+                trials = trials[1:]  # all weights 0 would be no ranker
             values = _mrr_of_trials(differences, weights, feature, trials)
             winner = _smallest_best(trials, values)
             if values[winner] > value:

@@ -24,13 +24,13 @@ class RankedTask(NamedTuple):
 
 def ranking_order(candidates: Ragged, scores: np.ndarray, id_order: np.ndarray) -> np.ndarray:
     """(pairs,) permutation that sorts every row by score down, then document id up."""
-    if not np.isfinite(scores).all():
-        raise ValueError(f"{np.count_nonzero(~np.isfinite(scores)):,} scores are not finite: nothing can be ranked")
+    _refuse_not_finite(scores)
     return np.lexsort((id_order[candidates.values], -scores.astype(np.float32), candidates.row_numbers()))
 
 
 def reciprocal_ranks(task: RankedTask, scores: np.ndarray) -> np.ndarray:
     """(queries,) 1 / rank of the first relevant candidate, 0 where there is none."""
+    _refuse_not_finite(scores)
     return _reciprocal_ranks(
         task.candidates.offsets, task.candidates.values, task.id_order, task.relevant, scores.astype(np.float32)
     )
@@ -39,6 +39,11 @@ def reciprocal_ranks(task: RankedTask, scores: np.ndarray) -> np.ndarray:
 def mean_reciprocal_rank(task: RankedTask, scores: np.ndarray) -> float:
     """MRR over all queries of the set: a query whose relevant documents are not among its candidates counts as 0."""
     return float(reciprocal_ranks(task, scores).mean()) if task.candidates.rows else 0.0
+
+
+def _refuse_not_finite(scores: np.ndarray) -> None:
+    if not np.isfinite(scores).all():
+        raise ValueError(f"{np.count_nonzero(~np.isfinite(scores)):,} scores are not finite: nothing can be ranked")
 
 
 @njit(cache=True, nogil=True)

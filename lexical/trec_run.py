@@ -60,9 +60,12 @@ def read_run(path: Path) -> dict[str, tuple[list[str], np.ndarray]]:
     """query id -> (document ids, float64 scores), in the order of the file; one clear line for a broken file."""
     found: dict[str, tuple[list[str], list[float]]] = {}
     try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                parts = line.split()
+        with path.open("rb") as file:
+            for number, raw in enumerate(file, start=1):
+                try:
+                    parts = raw.decode("utf-8-sig" if number == 1 else "utf-8").split()
+                except UnicodeDecodeError as error:
+                    raise UserError(f"{path}, line {number:,}: not UTF-8 ({error.reason})") from error
                 if len(parts) != 6:
                     raise UserError(
                         f"{path}, line {number:,}: a TREC run has six columns (qid Q0 docid rank score tag), "
@@ -77,6 +80,6 @@ def read_run(path: Path) -> dict[str, tuple[list[str], np.ndarray]]:
                 documents, scores = found.setdefault(parts[0], ([], []))
                 documents.append(parts[2])
                 scores.append(score)
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise UserError(f"{path} cannot be read: {error}") from error
     return {query: (documents, np.array(scores)) for query, (documents, scores) in found.items()}

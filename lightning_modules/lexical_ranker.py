@@ -20,6 +20,9 @@ class LexicalRanker(L.LightningModule):
         rerank_depth: candidates of a query that are re-ranked.
     """
 
+    random = False  # nothing is drawn: seeds are ignored, results live in seed-1
+    processes = 1  # numba's threads use the whole machine; more processes would only repeat the work
+
     def __init__(self, field: str, fused: bool, rerank_depth: int) -> None:
         super().__init__()
         self.automatic_optimization = False

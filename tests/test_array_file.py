@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from lexical.array_file import ArrayWriter, map_array, read_blocks
+from lexical.array_file import ArrayWriter, map_array, read_blocks, read_range
 
 
 def write(path: Path, dtype: np.typing.DTypeLike, *pieces: np.ndarray) -> Path:
@@ -68,11 +68,24 @@ def test_blocks_joined_are_the_array(
     assert np.concatenate([np.zeros(0, np.int64), *blocks]).tolist() == values.tolist()
 
 
-def test_blocks_of_a_file_cut_short_are_refused(tmp_path: Path) -> None:
+@settings(deadline=None, max_examples=60)
+@given(values=hnp.arrays(np.int16, st.integers(0, 40)), ends=st.tuples(st.integers(0, 40), st.integers(0, 40)))
+def test_a_range_is_the_slice_of_the_array(
+    values: np.ndarray, ends: tuple[int, int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = write(tmp_path_factory.mktemp("range") / "a.npy", np.int16, values)
+    start, end = (min(len(values), one) for one in sorted(ends))
+    found = read_range(path, start, end)
+    assert found.tolist() == values[start:end].tolist() and found.dtype == np.int16
+
+
+def test_a_file_cut_short_is_refused_not_read_in_part(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npy", np.int64, np.arange(10))
     path.write_bytes(path.read_bytes()[:-16])
     with pytest.raises(ValueError, match=r"a\.npy"):
         list(read_blocks(path, 4))
+    with pytest.raises(ValueError, match=r"a\.npy"):
+        read_range(path, 4, 10)
 
 
 def test_a_mapped_array_cannot_be_changed(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from lexical import forward_index
-from lexical.forward_index import ForwardIndex, build_forward_index, open_forward_index
-from lexical.ragged import ragged
+from lexical.forward_index import ForwardIndex, build_forward_index, open_forward_index, read_document_blocks
+from lexical.ragged import Ragged, ragged
 from tests.tiny_collections import TinyCollection, forward_index_of, seeded_collection, tiny_collections
 
 
@@ -46,22 +45,30 @@ def test_counts_equal_those_of_a_counter(collection: TinyCollection) -> None:
     assert index.collection_frequency.tolist() == [occurring[token] for token in words]
 
 
-@pytest.mark.parametrize("block", [1, 7, 100, 101])
-def test_the_size_of_a_block_does_not_change_a_byte(
-    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("size", [1, 7, 99, 100, 101])
+def test_the_size_of_a_block_does_not_change_a_byte(size: int, tmp_path: Path) -> None:
     collection = seeded_collection(documents=100, queries=0)
     sequences = ragged(collection.documents, np.int32)
-    build_forward_index(sequences, collection.vocabulary_size, tmp_path / "whole")
-    monkeypatch.setattr(forward_index, "DOCUMENTS_PER_BLOCK", block)
-    build_forward_index(sequences, collection.vocabulary_size, tmp_path / "blocks")
+    np.save(tmp_path / "offsets.npy", sequences.offsets)
+    np.save(tmp_path / "tokens.npy", sequences.values)
+
+    build_forward_index([sequences], collection.vocabulary_size, tmp_path / "whole")
+    build_forward_index(read_document_blocks(tmp_path, size), collection.vocabulary_size, tmp_path / "blocks")
+
     for name in ForwardIndex._fields:
         whole, blocks = ((tmp_path / folder / f"{name}.npy").read_bytes() for folder in ("whole", "blocks"))
         assert whole == blocks, name
 
 
+def test_blocks_of_documents_by_hand(tmp_path: Path) -> None:
+    np.save(tmp_path / "offsets.npy", np.array([0, 2, 2, 3, 3, 5]))
+    np.save(tmp_path / "tokens.npy", np.array([4, 9, 7, 1, 1], np.int32))
+    blocks = [(block.offsets.tolist(), block.values.tolist()) for block in read_document_blocks(tmp_path, 2)]
+    assert blocks == [([0, 2, 2], [4, 9]), ([0, 1, 1], [7]), ([0, 2], [1, 1])]
+
+
 def test_opened_again_it_is_memory_mapped_read_only_and_typed(tmp_path: Path) -> None:
-    build_forward_index(ragged([[0, 2, 2], [1]], np.int32), 3, tmp_path / "made" / "on the way")
+    build_forward_index([ragged([[0, 2, 2], [1]], np.int32)], 3, tmp_path / "made" / "on the way")
     index = open_forward_index(tmp_path / "made" / "on the way")
     assert all(isinstance(array, np.memmap) and not array.flags.writeable for array in index)
     types = {name: array.dtype.name for name, array in index._asdict().items()}
@@ -74,12 +81,14 @@ def test_opened_again_it_is_memory_mapped_read_only_and_typed(tmp_path: Path) ->
 
 def test_building_leaves_the_sequences_as_they_were(tmp_path: Path) -> None:
     sequences = ragged([[3, 1, 2]], np.int32)
-    build_forward_index(sequences, 4, tmp_path)
+    build_forward_index([sequences], 4, tmp_path)
     assert sequences.values.tolist() == [3, 1, 2]
 
 
-def test_a_collection_without_documents() -> None:
-    index = forward_index_of([], vocabulary_size=2)
+@pytest.mark.parametrize("blocks", [[], [ragged([], np.int32)]], ids=["no block", "an empty block"])
+def test_a_collection_without_documents(blocks: list[Ragged], tmp_path: Path) -> None:
+    build_forward_index(blocks, 2, tmp_path)
+    index = open_forward_index(tmp_path)
     assert (index.documents, index.mean_length) == (0, 0.0)
     assert index.offsets.tolist() == [0] and index.document_frequency.tolist() == [0, 0]
 

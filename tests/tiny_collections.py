@@ -33,7 +33,7 @@ class TinyCollection(NamedTuple):
 def forward_index_of(documents: Sequence[Sequence[int]], vocabulary_size: int) -> ForwardIndex:
     """Built on disk and opened memory-mapped, as in the project (the files live on while they are mapped)."""
     with tempfile.TemporaryDirectory() as folder:
-        build_forward_index(ragged([list(row) for row in documents], np.int32), vocabulary_size, Path(folder))
+        build_forward_index([ragged([list(row) for row in documents], np.int32)], vocabulary_size, Path(folder))
         return open_forward_index(Path(folder))
 
 
