@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import lightning as L
 import numpy as np
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from datamodules.analysis import LOOKUP, PACKAGED, AnalysisSettings
 from datamodules.cached_step import fingerprint
@@ -89,7 +88,7 @@ class RetrievalData(L.LightningDataModule):
         """One batch: the development queries, to choose parameters on."""
         tokens = self.prepared.query_tokens(DEVELOPMENT, self.field)
         batch = TuningBatch(self.prepared.field(self.field).forward, tokens, self.prepared.tuning_task())
-        return _unbatched([batch])
+        return _ready_made([batch])
 
     def ranking_loader(self, query_set: str, depth: int) -> DataLoader[RankingBatch]:
         """Batches of queries with their candidates, in the order of the query set."""
@@ -99,7 +98,7 @@ class RetrievalData(L.LightningDataModule):
         starts = range(0, candidates.rows, QUERIES_PER_RANKING_BATCH)
         ends = [min(start + QUERIES_PER_RANKING_BATCH, candidates.rows) for start in starts]
         pairs = zip(starts, ends, strict=True)
-        return _unbatched([RankingBatch(index, _rows(tokens, s, e), _rows(candidates, s, e)) for s, e in pairs])
+        return _ready_made([RankingBatch(index, _rows(tokens, s, e), _rows(candidates, s, e)) for s, e in pairs])
 
     def first_stage_scores(self, query_set: str, depth: int) -> np.ndarray:
         """(pairs,) BM25 of the first-stage field divided by the sum of query idf values, over the same candidates."""
@@ -195,21 +194,9 @@ class MSMarco(RetrievalData):
         super().__init__(name, FileTexts(source, f"MS MARCO {kind} collection", sizes), **kwargs)
 
 
-class _Batches(IterableDataset):
-    """Ready-made batches, handed on as they are: nothing is copied, nothing dropped, nothing padded."""
-
-    def __init__(self, batches: list) -> None:
-        self.batches = batches
-
-    def __iter__(self) -> Iterator:
-        return iter(self.batches)
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-
-def _unbatched(batches: list) -> DataLoader:
-    return DataLoader(_Batches(batches), batch_size=None, num_workers=0, collate_fn=_as_it_is)
+def _ready_made(batches: list[T]) -> DataLoader[T]:
+    """Batches handed on as they are: nothing is copied, nothing dropped, nothing padded."""
+    return DataLoader(batches, batch_size=None, num_workers=0, collate_fn=_as_it_is)  # type: ignore[arg-type]
 
 
 def _as_it_is(batch: T) -> T:
