@@ -42,15 +42,13 @@ def code_version(modules: Iterable[str]) -> str:
     return digest.hexdigest()[:12]
 
 
-def cached_step(
-    folder: Path, build: Callable[[Path], None], what: str, parameters: Any = None, force: bool = False
-) -> Path:
+def cached_step(folder: Path, build: Callable[[Path], None], what: str, parameters: Any = None) -> Path:
     """`folder`, built by ``build(temporary_folder)`` unless it is there already. `what` names it to the user."""
-    if not force and _is_sound(folder, what):
+    if _is_sound(folder, what):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder, what):
-        if not force and _is_sound(folder, what, quiet=True):
+        if _is_sound(folder, what, quiet=True):
             return folder  # another process built it while this one waited
         building = folder.with_name(f".{folder.name}.building")
         shutil.rmtree(building, ignore_errors=True)  # left by a killed process: the lock says nobody is at it now

@@ -6,8 +6,10 @@ Optional, never fatal. Without a key runs are kept offline and a line says how t
 from __future__ import annotations
 
 import os
+from netrc import NetrcParseError, netrc
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlparse
 
 from datamodules.progress import say
 
@@ -42,11 +44,10 @@ class RunLabels(NamedTuple):
 
 def wandb_mode() -> str:
     """WANDB_MODE where it is set; otherwise online with a key, offline without."""
-    chosen = os.environ.get("WANDB_MODE", "").lower()
-    if chosen == "dryrun":
-        return "offline"
+    chosen = os.environ.get("WANDB_MODE", "")
     if chosen in MODES:
         return chosen
+    os.environ.pop("WANDB_MODE", None)  # wandb itself would refuse to start with it
     if chosen:
         say(f"WANDB_MODE={chosen} is unknown (known: {', '.join(MODES)}); runs are kept offline")
         return "offline"
@@ -55,16 +56,16 @@ def wandb_mode() -> str:
 
 def start_run(arguments: dict[str, Any]) -> Any:
     """``wandb.init`` that falls back to offline, then to nothing; None where tracking is off."""
-    import wandb
-
     if arguments["mode"] == "disabled":
         return None
-    settings = wandb.Settings(silent=True, console="off", init_timeout=30)
+    import wandb
+
     for mode in dict.fromkeys((arguments["mode"], "offline")):
         try:
+            settings = wandb.Settings(silent=True, console="off", init_timeout=30)
             run = wandb.init(**{**arguments, "mode": mode}, settings=settings)
-        except (wandb.errors.Error, OSError) as error:
-            say(f"W&B does not start ({mode}): {str(error).splitlines()[0]}")
+        except Exception as error:  # whatever it is: tracking never stops a training
+            say(f"W&B does not start ({mode}): {' '.join(str(error).split())[:200]}")
             continue
         if mode == "offline":
             say(f"W&B: kept offline; send it with: wandb sync {Path(run.dir).parent}")
@@ -85,8 +86,10 @@ def log_files(run: Any, name: str, kind: str, files: list[Path]) -> None:
 def _has_key() -> bool:
     if os.environ.get("WANDB_API_KEY"):
         return True
-    netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
+    import wandb
+
+    host = urlparse(os.environ.get("WANDB_BASE_URL") or wandb.Settings().base_url).hostname or ""
     try:
-        return "api.wandb.ai" in netrc.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        return netrc(Path(os.environ.get("NETRC", "~/.netrc")).expanduser()).authenticators(host) is not None
+    except (OSError, UnicodeDecodeError, NetrcParseError):
         return False

@@ -68,7 +68,8 @@ def write_small_folder(
     write_lines(folder / "collection.tsv", (f"D{i}\t{text(*about[i])}" for i in range(documents)))
     seen: set[str] = set()
     for name, count in (("train", train), ("dev", dev), ("test", test)):
-        queries, qrels = [], []
+        queries: list[str] = []
+        qrels: list[str] = []
         while len(queries) < count:
             document = rng.randrange(documents)
             subject, *names = about[document]

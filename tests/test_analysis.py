@@ -96,7 +96,7 @@ def test_lemmas_are_those_of_spacys_lookup_lemmatizer(words: SpacyAnalyser, real
     content, lemmas = token_lists(found["word"]), token_lists(found["lemm"])
     changed = 0
     for i in range(len(real_texts)):
-        document = lemmatizer(Doc(nlp.vocab, words=content[i]))  # type: ignore[operator]
+        document = lemmatizer(Doc(nlp.vocab, words=content[i]))
         expected = [token.lemma_ for token in document]
         assert lemmas[i] == [lemma for lemma in expected if lemma not in stop_words()]
         changed += sum(lemma != word for lemma, word in zip(expected, content[i], strict=True))
@@ -117,7 +117,7 @@ def test_a_token_needs_a_letter_or_a_digit(words: SpacyAnalyser) -> None:
 def test_fields_of_empty_texts_are_empty(words: SpacyAnalyser, pieces: WordPieceAnalyser) -> None:
     for analyser in (words, pieces):
         for texts in ([], [""], ["", " \n\t", ""]):
-            for found in analyser.analyse(texts).values():  # type: ignore[attr-defined]
+            for found in analyser.analyse(texts).values():
                 assert found.tokens.tolist() == [] and found.lengths.tolist() == [0] * len(texts)
                 assert found.tokens.dtype == np.int32
 
@@ -157,13 +157,13 @@ def test_curly_and_straight_apostrophes_make_the_same_tokens(words: SpacyAnalyse
 def test_word_pieces_are_those_of_transformers(pieces: WordPieceAnalyser, real_texts: list[str]) -> None:
     from transformers import AutoTokenizer
 
-    reference = AutoTokenizer.from_pretrained(str(packaged_encoder()))
+    reference: Any = AutoTokenizer.from_pretrained(str(packaged_encoder()))
     found = pieces.analyse(real_texts)["bwps"]
     expected = [reference(text, add_special_tokens=False, truncation=False)["input_ids"] for text in real_texts]
     assert found.lengths.tolist() == [len(row) for row in expected]
     assert found.tokens.tolist() == [piece for row in expected for piece in row]
     assert found.lengths.max() > 512  # the tokenizer's own file says to cut at 128
-    assert pieces.vocabulary == reference.convert_ids_to_tokens(range(len(reference)))
+    assert pieces.vocabulary == reference.convert_ids_to_tokens(list(range(len(reference))))
 
 
 def test_there_are_30_522_pieces_and_the_well_known_ones_have_their_well_known_numbers(

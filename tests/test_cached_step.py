@@ -46,14 +46,6 @@ def test_a_step_is_built_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert re.fullmatch(r"the step: done in \d+\.\d s\n", capsys.readouterr().err)
 
 
-def test_force_builds_anew(tmp_path: Path) -> None:
-    build = Build()
-    cached_step(tmp_path / "step", build, "the step")
-    (tmp_path / "step" / "stray").touch()
-    cached_step(tmp_path / "step", build, "the step", force=True)
-    assert build.calls == 2 and not (tmp_path / "step" / "stray").exists()
-
-
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(3)])
 def test_an_exception_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
     def build(folder: Path) -> None:
@@ -64,17 +56,6 @@ def test_an_exception_leaves_nothing(tmp_path: Path, error: BaseException) -> No
         cached_step(tmp_path / "step", build, "the step")
     assert everything_in(tmp_path) <= {".step.lock"}
     assert cached_step(tmp_path / "step", Build(), "the step").is_dir()  # and the lock is free again
-
-
-def test_an_exception_in_a_rebuild_keeps_the_old_one(tmp_path: Path) -> None:
-    def fail(folder: Path) -> None:
-        (folder / "half.txt").write_text("half")
-        raise OSError("disk full")
-
-    cached_step(tmp_path / "step", Build(), "the step")
-    with pytest.raises(OSError, match="disk full"):
-        cached_step(tmp_path / "step", fail, "the step", force=True)
-    assert (tmp_path / "step" / "numbers.txt").read_text() == "1 2 3\n"
 
 
 # ------------------------------------------------------------------------------------------------- damaged files

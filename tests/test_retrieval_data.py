@@ -123,13 +123,20 @@ def test_first_stage_scores_are_bm25_over_the_sum_of_idf(data: Folder) -> None:
 
 
 def fingerprint(folder: Path, cache: Path, **settings: Any) -> str:
-    return Folder(str(folder), cache_dir=str(cache), workers=1, **{"k1": 1.2, "b": 0.75, **settings}).fingerprint()
+    settings = {"cache_dir": str(cache), "workers": 1, "k1": 1.2, "b": 0.75, **settings}
+    return Folder(str(folder), **settings).fingerprint()
 
 
 def test_the_fingerprint_names_what_is_ranked(small_folder: Path, cache: Path) -> None:
     base = fingerprint(small_folder, cache)
     assert fingerprint(small_folder, cache) == base
-    others = [{"k1": 0.9}, {"b": 0.4}, {"depth": 10}, {"max_doc_tokens": 5}, {"development_queries": 30}]
+    others: list[dict[str, Any]] = [
+        {"k1": 0.9},
+        {"b": 0.4},
+        {"depth": 10},
+        {"max_doc_tokens": 5},
+        {"development_queries": 30},
+    ]
     assert len({base, *(fingerprint(small_folder, cache, **one) for one in others)}) == 6
 
 
@@ -164,7 +171,7 @@ def test_paths_that_are_not_there_are_one_clear_line(small_folder: Path, tmp_pat
         ("test_queries", -1),
     ],
 )
-def test_a_setting_that_cannot_be_meant_is_named(small_folder: Path, flag: str, value: float) -> None:
+def test_a_setting_that_cannot_be_meant_is_named(small_folder: Path, flag: str, value: Any) -> None:
     with pytest.raises(UserError, match=rf"--data\.{flag}"):
         Folder(str(small_folder), **{flag: value})
 
