@@ -186,6 +186,7 @@ def load_tokenizer(name: str) -> Any:
             raise UserError(f"tokenizer {name!r} is no folder and could not be fetched ({error})") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True  # "[SEP]" in a text is text, no separator
     return tokenizer
 
 

@@ -104,6 +104,6 @@ def _damage(folder: Path) -> str | None:
                 return f"{name} has {found:,} bytes instead of {size:,}"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
-    except (ValueError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         return f"{MANIFEST} cannot be read"
     return None

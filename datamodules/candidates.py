@@ -39,10 +39,12 @@ def open_candidates(folder: Path, name: str) -> CandidateSet:
     return CandidateSet(Ragged(offsets, rows), scores)
 
 
-def retrieve(index: RetrievalIndex, tokens: Ragged, name: str, depth: int, threads: int) -> CandidateSet:
+def retrieve(
+    index: RetrievalIndex, tokens: Ragged, name: str, depth: int, threads: int, id_order: np.ndarray | None = None
+) -> CandidateSet:
     with progress_bar() as bar:
         task = bar.add_task(f"candidates of {name}", total=tokens.rows)
-        candidates, scores = index.top(tokens, depth, threads, lambda done: bar.advance(task, done))
+        candidates, scores = index.top(tokens, depth, threads, lambda done: bar.advance(task, done), id_order)
     return CandidateSet(candidates, scores)
 
 
@@ -64,8 +66,10 @@ def external_candidates(path: Path, queries: QuerySet, collection: Collection, d
     unknown = repeated = 0
     for query in queries.ids:
         documents, values = run.get(query, ([], np.zeros(0)))
-        best = np.argsort(-values, kind="stable")
-        found = collection.rows([documents[i] for i in best])
+        found = collection.rows(documents)
+        places = np.where(found >= 0, collection.id_order[found], -1)
+        best = np.lexsort((places, -values.astype(np.float32)))
+        found = found[best]
         unknown += int(np.count_nonzero(found < 0))
         known = found >= 0
         _, first = np.unique(found[known], return_index=True)

@@ -144,7 +144,7 @@ class Preparation:
             "k1": settings.k1,
             "b": settings.b,
             "depth": settings.depth,
-            "candidates": self._external_identity(),
+            "candidates": self.external_identity(),
             "code": code_version(["lexical.bm25", "lexical.ranking", "lexical.retrieval"]),
             "tokens": self._field_folder(settings.first_stage_field).name,
         }
@@ -209,7 +209,9 @@ class Preparation:
         def build(folder: Path) -> None:
             index = RetrievalIndex.load(self._index_folder(self.first_stage_parameters))
             tokens = self.query_tokens(TRAIN_MODELING, self.settings.first_stage_field)
-            found = retrieve(index, tokens, TRAIN_MODELING, NEGATIVES_FROM, self.settings.worker_count())
+            found = retrieve(
+                index, tokens, TRAIN_MODELING, NEGATIVES_FROM, self.settings.worker_count(), self.collection.id_order
+            )
             relevant = self.query_sets[TRAIN_MODELING].relevant
             np.save(folder / "rows.npy", sample_negatives(found, relevant, SPLIT_SEED, NEGATIVES))
 
@@ -227,6 +229,7 @@ class Preparation:
         name = self.settings.first_stage_field
         parameters = {
             "tokens": self._field_folder(name).name,
+            "field": name,
             "bm25": bm25,
             "code": code_version(["lexical.retrieval", "lexical.bm25"]),
         }
@@ -249,7 +252,9 @@ class Preparation:
             index = RetrievalIndex.load(self._index_folder(bm25))
             for name in query_sets:
                 tokens = self.query_tokens(name, self.settings.first_stage_field)
-                found = retrieve(index, tokens, name, self.settings.depth, self.settings.worker_count())
+                found = retrieve(
+                    index, tokens, name, self.settings.depth, self.settings.worker_count(), self.collection.id_order
+                )
                 write_candidates(found, self.query_sets[name], self.collection, "bm25", folder)
 
         place = self.folder / f"candidates-{fingerprint(parameters)}"
@@ -259,7 +264,7 @@ class Preparation:
         path = self.settings.candidates
         assert path is not None
         parameters = {
-            "run": self._external_identity(),
+            "run": self.external_identity(),
             "query_set": query_set,
             "depth": self.settings.depth,
             "code": code_version(["datamodules.candidates", "lexical.trec_run", "lexical.ranking"]),
@@ -273,7 +278,7 @@ class Preparation:
         place = self.folder / f"candidates-external-{fingerprint(parameters)}"
         return cached_step(place, build, f"{self.name}: candidates of {query_set} from {path}", parameters)
 
-    def _external_identity(self) -> Any:
+    def external_identity(self) -> Any:
         path = self.settings.candidates
         if path is None:
             return None

@@ -25,6 +25,7 @@ FUSION_SHARE, FUSION_MOST = 0.1, 20_000
 
 UNKNOWN_DOCUMENT = "that point to a document that is not in the collection"
 UNKNOWN_QUERY = "that point to a query that is not in the query file"
+REPEATED = "that judge a document a second time"
 
 
 class RawSet(NamedTuple):
@@ -127,7 +128,8 @@ def join_judgements(raw: RawSet, collection: Collection, notes: list[str]) -> li
             raw.qrel_report.add(UNKNOWN_DOCUMENT, judgement.line)
         else:
             entry = (judgement.document_id, int(row), judgement.grade)
-            documents[judgement.query_id].setdefault(judgement.document_id, entry)
+            if documents[judgement.query_id].setdefault(judgement.document_id, entry) is not entry:
+                raw.qrel_report.add(REPEATED, judgement.line)
     for report in (raw.query_report, raw.qrel_report):
         notes.extend(filter(None, [report.summary()]))
     raw.query_report.refuse_if_mostly_broken()
@@ -152,11 +154,15 @@ def split(sets: dict[str, list[JudgedQuery]], sizes: SplitSizes, notes: list[str
     fusion_size = min(FUSION_MOST, round(FUSION_SHARE * len(train)))
     fusion, modeling = _draw(train, fusion_size if sizes.train_fusion is None else sizes.train_fusion)
     if "test" in sets:
-        development, _ = _draw(dev, len(dev) if sizes.development is None else sizes.development)
+        development, unused_dev = _draw(dev, len(dev) if sizes.development is None else sizes.development)
         remaining = sets["test"]
     else:
         development, remaining = _draw(dev, len(dev) // 2 if sizes.development is None else sizes.development)
-    test, _ = _draw(remaining, len(remaining) if sizes.test is None else sizes.test)
+        unused_dev = []
+    test, unused = _draw(remaining, len(remaining) if sizes.test is None else sizes.test)
+    unused += unused_dev
+    if unused:
+        notes.append(f"{len(unused):,} dev or test queries are beyond the sizes asked for and are not used")
     further = {name: queries for name, queries in sets.items() if name not in ("train", "dev", "test")}
     return without_shared_texts(
         {TRAIN_MODELING: modeling, TRAIN_FUSION: fusion, DEVELOPMENT: development, TEST: test, **further}, notes
@@ -177,8 +183,9 @@ def without_shared_texts(sets: dict[str, list[JudgedQuery]], notes: list[str]) -
         kept[name] = mine
     for name in (TRAIN_MODELING, TRAIN_FUSION, DEVELOPMENT, TEST):
         if not kept[name]:
+            size = TRAIN_FUSION if name == TRAIN_MODELING else name
             raise UserError(
-                f"query set {name} is empty: give more judged queries (or set its size with --data.{name}_queries)"
+                f"query set {name} is empty: give more judged queries, or other sizes (--data.{size}_queries N)"
             )
     return {name: kept[name] for name in sets}
 

@@ -58,6 +58,11 @@ class RetrievalData(L.LightningDataModule):
         tokenizer: str = PACKAGED,
     ) -> None:
         super().__init__()
+        _require(depth >= 1, "depth", depth, "1 or more")
+        _require(workers >= 0, "workers", workers, "0 (one a core) or more")
+        _require(max_doc_tokens is None or max_doc_tokens >= 1, "max_doc_tokens", max_doc_tokens, "1 or more")
+        _require(k1 is None or k1 >= 0, "k1", k1, "0 or more")
+        _require(b is None or 0 <= b <= 1, "b", b, "between 0 and 1")
         settings = PreparationSettings(
             analysis=AnalysisSettings(spacy_model, tokenizer, max_doc_tokens),
             k1=k1,
@@ -116,7 +121,7 @@ class RetrievalData(L.LightningDataModule):
     def fingerprint(self) -> str:
         """Equal for two runs that rank the same candidates of the same data."""
         settings = self.prepared.settings
-        external = str(settings.candidates.resolve()) if settings.candidates else None
+        external = self.prepared.external_identity()
         bm25 = None if external else self.prepared.first_stage_parameters
         return fingerprint([self.prepared.folder.name, settings.analysis, settings.depth, external, bm25])
 
@@ -161,7 +166,7 @@ class Folder(RetrievalData):
     ) -> None:
         folder = existing_folder(path)
         digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:6]
-        sizes = SplitSizes(train_fusion_queries, development_queries, test_queries)
+        sizes = _sizes(train_fusion_queries, development_queries, test_queries)
         texts = FileTexts(folder_source(folder), "collection.tsv", sizes)
         super().__init__(f"folder-{folder.resolve().name}-{digest}", texts, **kwargs)
 
@@ -189,9 +194,21 @@ class MSMarco(RetrievalData):
         source: Source = IrDatasetsSource(f"msmarco-{kind}")
         if path is not None:
             source = official_source(existing_folder(path), kind)
-        sizes = SplitSizes(train_fusion_queries, development_queries, test_queries)
+        sizes = _sizes(train_fusion_queries, development_queries, test_queries)
         name = {"passage": "msmarco_passage", "document": "msmarco_doc"}[kind]
         super().__init__(name, FileTexts(source, f"MS MARCO {kind} collection", sizes), **kwargs)
+
+
+def _require(good: bool, flag: str, value: object, wanted: str) -> None:
+    if not good:
+        raise UserError(f"--data.{flag} {value}: must be {wanted}")
+
+
+def _sizes(train_fusion: int | None, development: int | None, test: int | None) -> SplitSizes:
+    sizes = SplitSizes(train_fusion, development, test)
+    for name, size in sizes._asdict().items():
+        _require(size is None or size >= 1, f"{name}_queries", size, "1 or more")
+    return sizes
 
 
 def _ready_made(batches: list[T]) -> DataLoader[T]:

@@ -7,13 +7,16 @@ ones.
 
 from __future__ import annotations
 
+import errno
+import tarfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from datamodules.line_report import LineReport
 from datamodules.progress import say
-from datamodules.query_sets import RawSet
+from datamodules.query_sets import DEVELOPMENT, TRAIN_FUSION, TRAIN_MODELING, RawSet
 from datamodules.text_lines import (
     EMPTY,
     NO_ID,
@@ -92,6 +95,8 @@ def folder_source(folder: Path) -> FileSource:
         qrels = find_file(folder, f"qrels.{name}.tsv")
         if not path.name.endswith((".tsv", ".tsv.gz")) or name in sets:
             continue
+        if name in RESERVED:
+            raise UserError(f"{path}: {name} is a set that is made from train or dev; give the file another name")
         if qrels is None:
             say(f"{path.name} is left out: there is no qrels.{name}.tsv beside it in {folder}")
         else:
@@ -100,6 +105,9 @@ def folder_source(folder: Path) -> FileSource:
         if name not in sets:
             raise UserError(f"{folder} has no queries.{name}.tsv (or .tsv.gz) with qrels.{name}.tsv")
     return FileSource(_required(folder, "collection.tsv"), sets)
+
+
+RESERVED = (TRAIN_MODELING, TRAIN_FUSION, DEVELOPMENT)
 
 
 class OfficialSet(NamedTuple):
@@ -141,7 +149,11 @@ def official_source(folder: Path, kind: str) -> FileSource:
     collection, sets = OFFICIAL_FILES[kind]
     found = {}
     for wanted in sets:
-        queries, qrels = find_file(folder, *wanted.queries), find_file(folder, *wanted.qrels)
+        pairs = [
+            (find_file(folder, queries), find_file(folder, qrels))
+            for queries, qrels in zip(wanted.queries, wanted.qrels, strict=True)
+        ]
+        queries, qrels = max(pairs, key=lambda pair: (None not in pair, pair != (None, None)))
         if queries is not None and qrels is not None:
             found[wanted.name] = SetFiles(queries, qrels)
         elif wanted.required:
@@ -173,7 +185,7 @@ class IrDatasetsSource:
         return {"ir_datasets": self.base, "version": ir_datasets.__version__, "subsets": self.SUBSETS}
 
     def documents(self, report: LineReport) -> Iterator[Document]:
-        for number, document in enumerate(self._load(self.base).docs_iter(), start=1):
+        for number, document in enumerate(self._fetched(self.base, "docs_iter"), start=1):
             report.lines = number
             fields = [getattr(document, name, "") for name in ("title", "body", "text")]
             text = " ".join(" ".join(field.split()) for field in fields if field).strip()
@@ -188,15 +200,28 @@ class IrDatasetsSource:
         return {name: self._read_set(f"{self.base}/{subset}") for name, subset in self.SUBSETS.items()}
 
     def _read_set(self, name: str) -> RawSet:
-        data = self._load(name)
-        queries = [Query(i, query.query_id, query.text) for i, query in enumerate(data.queries_iter(), start=1)]
-        qrels = [Judgement(i, q.query_id, q.doc_id, int(q.relevance)) for i, q in enumerate(data.qrels_iter(), start=1)]
+        texts, judged = self._fetched(name, "queries_iter"), self._fetched(name, "qrels_iter")
+        queries = [Query(i, query.query_id, query.text) for i, query in enumerate(texts, start=1)]
+        qrels = [Judgement(i, q.query_id, q.doc_id, int(q.relevance)) for i, q in enumerate(judged, start=1)]
         return RawSet(
             queries,
             qrels,
             LineReport(f"{name} queries", len(queries)),
             LineReport(f"{name} qrels", len(qrels)),
         )
+
+    def _fetched(self, name: str, part: str) -> Iterator[Any]:
+        """The rows of a part of a data set; one clear line where it cannot be downloaded or its files are damaged."""
+        data = self._load(name)
+        try:
+            yield from getattr(data, part)()
+        except (OSError, EOFError, RuntimeError, zlib.error, tarfile.TarError) as error:
+            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+                raise
+            raise UserError(
+                f"ir_datasets cannot get {name} ({type(error).__name__}: {error}); "
+                "fetch the official files elsewhere and give their folder with --data.path DIR"
+            ) from error
 
     def _load(self, name: str) -> Any:
         import ir_datasets

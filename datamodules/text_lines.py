@@ -5,6 +5,7 @@ Each reader yields what is sound and counts what is not in a `LineReport`.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import zlib
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ EMPTY = "with an empty text"
 NO_ID = "with an empty or blank-containing id"
 DUPLICATE = "with a duplicate id"
 GRADE = "whose grade is not a whole number"
+MOST_GRADE = 2**31 - 1  # grades are kept as int32
 
 
 class Document(NamedTuple):
@@ -52,13 +54,13 @@ def read_documents(path: Path, report: LineReport) -> Iterator[Document]:
         if len(parts) not in (2, 4) or (columns and len(parts) != columns):
             report.add(COLUMNS, number)
             continue
-        columns = len(parts)
-        text = " ".join(part for part in (parts[1:] if columns == 2 else parts[2:]) if part).strip()
+        text = " ".join(part for part in (parts[1:] if len(parts) == 2 else parts[2:]) if part).strip()
         if not is_id(parts[0]):
             report.add(NO_ID, number)
         elif not text:
             report.add(EMPTY, number)
         else:
+            columns = len(parts)
             yield Document(number, parts[0], text)
 
 
@@ -90,6 +92,8 @@ def read_qrels(path: Path, report: LineReport) -> Iterator[Judgement]:
         try:
             grade = int(parts[3])
         except ValueError:
+            grade = MOST_GRADE + 1
+        if abs(grade) > MOST_GRADE:
             report.add(GRADE, number)
             continue
         yield Judgement(number, parts[0], parts[2], grade)
@@ -115,6 +119,8 @@ def _lines(path: Path, report: LineReport) -> Iterator[tuple[int, str]]:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
                 report.lines = number
+                if number == 1:
+                    raw = raw.removeprefix(codecs.BOM_UTF8)
                 try:
                     yield number, raw.decode("utf-8").rstrip("\r\n")
                 except UnicodeDecodeError:

@@ -107,4 +107,4 @@ def _write_query_sets(sets: dict[str, list[JudgedQuery]], notes: list[str], fold
         "no query text is in two query sets (checked): " + ", ".join(f"{name} {len(sets[name]):,}" for name in sets)
     )
     (folder / "query_sets.json").write_text(json.dumps(list(sets)) + "\n")
-    (folder / "notes.json").write_text(json.dumps(notes, indent=1, ensure_ascii=False) + "\n")
+    (folder / "notes.json").write_text(json.dumps(notes, indent=1) + "\n")

@@ -11,6 +11,8 @@ index).
 from __future__ import annotations
 
 import multiprocessing
+import os
+import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -114,7 +116,7 @@ def _analysed(
         yield from map(_analyse_shard, shards)
         return
     context = multiprocessing.get_context("spawn")  # forking a process that has run threads may hang
-    with ProcessPoolExecutor(workers, context, _start_worker, (documents, field, settings)) as pool:
+    with ProcessPoolExecutor(workers, context, _start_worker_process, (documents, field, settings)) as pool:
         waiting: deque[Future[dict[str, FieldTokens]]] = deque()
         try:
             for shard in shards:
@@ -134,6 +136,18 @@ def _analysed(
 _worker: dict[str, Any] = {}  # what a worker process keeps between shards
 
 
+def _start_worker_process(documents: Path, field: str, settings: AnalysisSettings) -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:  # a killed parent closes no queue: its workers would wait for ever
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    _start_worker(documents, field, settings)
+
+
 def _start_worker(documents: Path, field: str, settings: AnalysisSettings) -> None:
     _worker["documents"] = documents
     _worker["analyser"] = analyser_of(field, settings)
@@ -147,7 +161,10 @@ def _cut(field: FieldTokens, most: int | None) -> FieldTokens:
     if most is None or not len(field.lengths) or field.lengths.max() <= most:
         return field
     cut = Ragged(offsets_of(field.lengths), field.tokens).head(most)
-    return FieldTokens(field.vocabulary, cut.values, cut.lengths())
+    if field.vocabulary is None:
+        return FieldTokens(None, cut.values, cut.lengths())
+    used, tokens = np.unique(cut.values, return_inverse=True)  # what is cut off is no word of the field
+    return FieldTokens([field.vocabulary[i] for i in used], tokens.astype(np.int32), cut.lengths())
 
 
 class _FieldWriter:

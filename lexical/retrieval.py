@@ -12,7 +12,7 @@ from pathlib import Path
 
 import bm25s
 import numpy as np
-from numba import njit
+from numba import get_num_threads, njit
 
 from lexical.bm25 import BM25Parameters, inverse_document_frequency
 from lexical.forward_index import ForwardIndex
@@ -51,19 +51,31 @@ class RetrievalIndex:
         return cls(bm25s.BM25.load(str(folder), mmap=True, load_corpus=False))
 
     def top(
-        self, queries: Ragged, depth: int, threads: int, on_batch: Callable[[int], None] = lambda done: None
+        self,
+        queries: Ragged,
+        depth: int,
+        threads: int,
+        on_batch: Callable[[int], None] = lambda done: None,
+        id_order: np.ndarray | None = None,
     ) -> tuple[Ragged, np.ndarray]:
-        """(candidates, scores): for each query the `depth` best documents with a score above 0, best first."""
-        depth = min(depth, int(self._index.scores["num_docs"]))
+        """(candidates, scores): for each query the `depth` best documents with a score above 0, best first.
+
+        With `id_order` documents of equal score are cut by the project's tie rule; without it as bm25s happens to.
+        """
+        threads = min(max(1, threads), get_num_threads())
+        one_more = min(depth + 1, int(self._index.scores["num_docs"]))  # shows whether a tie crosses the cut
         found_docs, found_scores, lengths = [], [], np.zeros(queries.rows, np.int64)
         for start in range(0, queries.rows, QUERIES_PER_BATCH):
             numbers = range(start, min(start + QUERIES_PER_BATCH, queries.rows))
             known = {i: row[row >= 0].tolist() for i in numbers if len(row := queries.row(i))}
             asked = [i for i in numbers if known.get(i)]  # a query without any known word has no candidates
             if asked:
-                docs, scores = self._index.retrieve(
-                    [known[i] for i in asked], k=depth, n_threads=max(1, threads), show_progress=False
-                )
+                tokens = [known[i] for i in asked]
+                docs, scores = self._index.retrieve(tokens, k=one_more, n_threads=threads, show_progress=False)
+                if id_order is not None and one_more > depth:
+                    for at in np.flatnonzero((scores[:, depth - 1] == scores[:, depth]) & (scores[:, depth] > 0)):
+                        docs[at, :depth] = self._cut_by_id(tokens[at], scores[at, :depth], id_order)
+                docs, scores = docs[:, :depth], scores[:, :depth]
                 kept = scores > 0
                 lengths[asked] = kept.sum(axis=1)
                 found_docs.append(docs[kept])
@@ -72,6 +84,12 @@ class RetrievalIndex:
         values = np.concatenate(found_docs) if found_docs else np.zeros(0)
         scores = np.concatenate(found_scores) if found_scores else np.zeros(0)
         return Ragged(offsets_of(lengths), values.astype(np.int32)), scores.astype(np.float32)
+
+    def _cut_by_id(self, tokens: list[int], best: np.ndarray, id_order: np.ndarray) -> np.ndarray:
+        """The documents of the scores `best` (descending) of one query; the last score goes to the smallest ids."""
+        every = self._index.get_scores_from_ids(tokens)
+        able = np.flatnonzero(every >= best[-1])
+        return able[np.lexsort((id_order[able], -every[able]))[: len(best)]]
 
 
 @njit(cache=True, nogil=True)

@@ -12,6 +12,8 @@ from pyarrow import csv
 
 from user_error import UserError
 
+LARGEST = float(np.finfo(np.float32).max) * (1 + 2.0**-26)  # what lies below is still finite as a float32
+
 
 class Run(NamedTuple):
     """A ranking of several queries, best first inside each query."""
@@ -75,7 +77,7 @@ def read_run(path: Path) -> dict[str, tuple[list[str], np.ndarray]]:
                     score = float(parts[4])
                 except ValueError:
                     score = float("nan")
-                if not np.isfinite(score):
+                if not abs(score) <= LARGEST:  # also where it is nan
                     raise UserError(f"{path}, line {number:,}: the score {parts[4]!r} is no finite number")
                 documents, scores = found.setdefault(parts[0], ([], []))
                 documents.append(parts[2])
