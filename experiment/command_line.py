@@ -55,7 +55,9 @@ class NamedConfigCLI(LightningCLI):
         assert self.resolved.model is not None
         text = self.parser.dump(self.config, skip_none=False, skip_validation=True)
         config = {key: value for key, value in yaml.safe_load(text).items() if key != "config"}
-        return {"model_name": self.resolved.model.name, "data_name": self.resolved.data.name, **config}
+        model, data = self.resolved.model, self.resolved.data
+        class_path = f"{model.target.__module__}.{model.target.__qualname__}"
+        return {"model_name": model.name, "model_class": class_path, "data_name": data.name, **config}
 
 
 def parse_data(

@@ -18,7 +18,7 @@ from datamodules.retrieval_data import RetrievalData
 from evaluation.measures import main_measure, measure, per_query_tsv, recall_at
 from evaluation.results_table import Result, build_table, html_page, latex, markdown
 from experiment.folders import RunFolder, read_json, trained_models, write_json, write_text
-from experiment.named_configs import import_class, load, names
+from experiment.named_configs import import_class, names
 from experiment.reranking import Reranked, as_run, milliseconds_per_1k, rerank
 from experiment.tracking import RunLabels, log_files, start_run
 from experiment.training import quiet_lightning
@@ -51,10 +51,12 @@ def evaluate_rankers(parsed: Namespace, built: Namespace) -> list[Result]:
 
 
 def load_ranker(folder: RunFolder, name: str) -> LexicalRanker:
-    """The trained ranker of a run's folder: class by the named config, settings as saved, weights strictly loaded."""
+    """The trained ranker of a run's folder: class and settings as saved, weights strictly loaded."""
     config = folder.load_config()
-    target = import_class(load(name, "model", {"model", "trainer"})["model"]["class_path"], name)
     try:
+        target = import_class(config["model_class"], name)
+        if not issubclass(target, LexicalRanker):
+            raise TypeError(f"{config['model_class']} is no ranker")
         model = target(**config["model"])
         checkpoint = torch.load(folder.checkpoint, map_location="cpu", weights_only=True)
         model.load_state_dict(checkpoint["state_dict"], strict=True)
@@ -71,6 +73,8 @@ def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: 
     model = load_ranker(folder, name)
     data.serve(model.field)
     data.prepare_data()
+    if read_json(folder.development)["data"] != data.fingerprint():
+        say(f"{name} was tuned on other data or candidates than it is measured on now")
     trainer = L.Trainer(**_quiet_trainer(parsed))
     weights = read_json(folder.fusion)["weights"] if model.fused else None
     results: list[Result] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from typing import Any
 
 import yaml
@@ -54,10 +55,10 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
     if model.fused:
         write_json(folder.fusion, fusion)
     seconds = time.perf_counter() - started
-    write_json(folder.development, {**metrics, "seconds": round(seconds, 1), **found_parameters(model)})
-    write_text(
-        folder.config, yaml.safe_dump(config, sort_keys=False)
-    )  # last: its presence says that training is complete
+    measured = {**metrics, **found_parameters(model), "seconds": round(seconds, 1), "data": data.fingerprint()}
+    write_json(folder.development, measured)
+    folder.evaluation.unlink(missing_ok=True)  # what was measured before belongs to another ranker now
+    write_text(folder.config, yaml.safe_dump(config, sort_keys=False))  # last: it says that training is complete
     if run is not None:
         run.summary.update(metrics | found_parameters(model))
         run.finish()
@@ -72,10 +73,7 @@ def _given(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def trainer_settings(folder: RunFolder, run: Any, model: LexicalRanker, config: dict[str, Any]) -> dict[str, Any]:
-    """Local CSV always.
-
-    W&B where it is on. Checkpoints are written here, not by a callback: nothing improves by epochs.
-    """
+    """Local CSV always, W&B where it is on; one pass, one process; the checkpoint is written when all is done."""
     loggers: list[Logger] = [CSVLogger(folder.path, name="", version="")]
     if run is not None:
         loggers.append(WandbLogger(experiment=run))
@@ -102,8 +100,6 @@ def quiet_lightning() -> None:
     """Lightning's advice on devices and loggers is for trainings with gradients."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    import warnings
-
     warnings.filterwarnings("ignore", module="lightning")
 
 
