@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Callable, Sequence
+
+_PLACE_ERRORS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EPERM,
+    errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG,
+)  # fmt: skip
 
 
 class UserError(Exception):
@@ -25,8 +31,11 @@ def run_script(main: Callable[[Sequence[str]], object]) -> int:
     except KeyboardInterrupt:
         print(f"{script}: interrupted; the same command continues from the steps that are done", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        if error.errno not in _PLACE_ERRORS:
             raise
         print(
             f"{script}: {error.strerror}: {error.filename or 'a file could not be written'}; mend that and repeat",

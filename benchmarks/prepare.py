@@ -111,7 +111,7 @@ def stage_pieces(folder: Path, cache: Path, workers: int) -> None:
 def stage_index(folder: Path, cache: Path, workers: int) -> None:
     from lexical.bm25 import BM25Parameters
 
-    preparation(folder, cache, workers)._index_folder(BM25Parameters())
+    preparation(folder, cache, workers).index_folder(BM25Parameters())
 
 
 def stage_candidates(folder: Path, cache: Path, workers: int) -> None:

@@ -14,6 +14,7 @@ module is cheap: worker processes do it.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 from functools import cache
 from pathlib import Path
@@ -75,7 +76,7 @@ def analyser_identity(field: str, settings: AnalysisSettings) -> dict[str, Any]:
         if settings.spacy_model != LOOKUP:
             versions[settings.spacy_model] = _installed_version(settings.spacy_model)
         return {"spacy_model": settings.spacy_model, "stop_words": sorted(stop_words()), **versions}
-    return {"tokenizer": settings.tokenizer, "tokenizers": importlib.metadata.version("tokenizers")}
+    return {"tokenizer": _tokenizer_digest(settings.tokenizer), "tokenizers": importlib.metadata.version("tokenizers")}
 
 
 class SpacyAnalyser:
@@ -188,6 +189,11 @@ def load_tokenizer(name: str) -> Any:
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True  # "[SEP]" in a text is text, no separator
     return tokenizer
+
+
+@cache
+def _tokenizer_digest(name: str) -> str:
+    return hashlib.sha256(load_tokenizer(name).to_str().encode()).hexdigest()
 
 
 def _field_tokens(

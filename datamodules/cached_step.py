@@ -20,7 +20,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from datamodules.progress import say
+from terminal import say
 
 MANIFEST = "manifest.json"
 

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from datamodules.collection import Collection
-from datamodules.progress import progress_bar, say
 from datamodules.query_sets import QuerySet
 from lexical.array_file import map_array
 from lexical.ragged import Ragged, offsets_of
 from lexical.ranking import ranking_order
 from lexical.retrieval import RetrievalIndex
 from lexical.trec_run import Run, read_run, write_run
+from terminal import progress_bar
 from user_error import UserError
 
 
@@ -48,20 +48,17 @@ def retrieve(
     return CandidateSet(candidates, scores)
 
 
-def external_candidates(path: Path, queries: QuerySet, collection: Collection, depth: int) -> CandidateSet:
-    """Candidates of `queries` from a TREC run made elsewhere: a file, or a folder with ``NAME.run``."""
+def external_candidates(
+    path: Path, queries: QuerySet, collection: Collection, depth: int
+) -> tuple[CandidateSet, list[str]]:
+    """(candidates, notes) of `queries` from a TREC run made elsewhere: a file, or a folder with ``NAME.run``."""
     file = path / f"{queries.name}.run" if path.is_dir() else path
     if not file.is_file():
         raise UserError(f"--data.candidates: there is no file {file}")
-    run = read_run(file)
+    run = read_run(file, set(queries.ids))
     missing = [query for query in queries.ids if query not in run]
     if len(missing) == len(queries):
         raise UserError(f"{file} has no line for any query of {queries.name} (the first is {queries.ids[0]})")
-    if missing:
-        say(
-            f"{file}: {len(missing):,} of {len(queries):,} queries of {queries.name} are not in it and count as 0 "
-            f"(first: {missing[0]})"
-        )
     rows, scores, lengths = [], [], []
     unknown = repeated = 0
     for query in queries.ids:
@@ -70,24 +67,24 @@ def external_candidates(path: Path, queries: QuerySet, collection: Collection, d
         places = np.where(found >= 0, collection.id_order[found], -1)
         best = np.lexsort((places, -values.astype(np.float32)))
         found = found[best]
-        unknown += int(np.count_nonzero(found < 0))
         known = found >= 0
+        unknown += int(np.count_nonzero(~known))
         _, first = np.unique(found[known], return_index=True)
         repeated += int(known.sum()) - len(first)
         first = np.sort(first)[:depth]
         rows.append(found[known][first])
         scores.append(values[best][known][first])
         lengths.append(len(first))
-    if repeated:
-        say(f"{file}: {repeated:,} lines name a document a second time for the same query and are left out")
-    if unknown:
-        say(f"{file}: {unknown:,} lines of {queries.name} name documents that are not in the collection, left out")
-        if unknown > sum(lengths):
-            raise UserError(f"{file}: most of its documents are not in the collection: is it a run on other data?")
-    return CandidateSet(
-        Ragged(offsets_of(np.array(lengths)), np.concatenate(rows).astype(np.int32)),
-        np.concatenate(scores).astype(np.float32),
-    )
+    if unknown > sum(lengths):
+        raise UserError(f"{file}: most of its documents are not in the collection: is it a run on other data?")
+    counted = {
+        f"of {len(queries):,} queries are not in it and count as 0 (first: {(missing or [''])[0]})": len(missing),
+        "lines name a document a second time for the same query and are left out": repeated,
+        "lines name documents that are not in the collection and are left out": unknown,
+    }
+    notes = [f"{file}: {queries.name}: {count:,} {what}" for what, count in counted.items() if count]
+    candidates = Ragged(offsets_of(np.array(lengths)), np.concatenate(rows).astype(np.int32))
+    return CandidateSet(candidates, np.concatenate(scores).astype(np.float32)), notes
 
 
 def sample_negatives(found: CandidateSet, relevant: Ragged, seed: int, count: int) -> np.ndarray:

@@ -13,9 +13,9 @@ Free of torch and Lightning; `RetrievalData` is its thin face towards the traine
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,15 +32,18 @@ from datamodules.candidates import (
     write_candidates,
 )
 from datamodules.collection import TABLE, Collection
-from datamodules.progress import progress_bar, say
 from datamodules.query_sets import DEVELOPMENT, SPLIT_SEED, TRAIN_MODELING, QuerySet
 from datamodules.tokenise import Field, QueryTokeniser, build_fields
+from datamodules.worker_pool import cores
 from lexical.array_file import map_array
-from lexical.bm25 import GRID_B, GRID_K1, BM25Parameters, Trial, tune
+from lexical.bm25 import BM25Parameters, Trial, search_space, tune
 from lexical.ragged import Ragged
 from lexical.ranking import RankedTask
 from lexical.retrieval import RetrievalIndex
+from terminal import progress_bar, say
 
+_FIELD_CODE = ["datamodules.analysis", "datamodules.tokenise"]
+_FIELD_CODE += ["lexical.forward_index", "lexical.ragged", "lexical.array_file"]
 NEGATIVES, NEGATIVES_FROM = 20, 500  # "20 negative examples selected from a set of top-500 candidates"
 
 
@@ -63,7 +66,7 @@ class PreparationSettings:
     workers: int = 0  # processes of the tokenisation; 0: one a core
 
     def worker_count(self) -> int:
-        return self.workers or len(os.sched_getaffinity(0))
+        return self.workers or cores()
 
 
 class Preparation:
@@ -71,6 +74,7 @@ class Preparation:
         self.name, self.source, self.settings = name, source, settings
         self.folder = cache_dir / name / fingerprint(source.identity())
         self._fields: dict[str, Field] = {}
+        self._folders: dict[Any, Path] = {}  # steps that are known to be there: each is checked once a run
 
     # --- texts
 
@@ -95,21 +99,26 @@ class Preparation:
     def field(self, name: str) -> Field:
         if name not in self._fields:
             for one in SPACY_FIELDS if name in SPACY_FIELDS else (name,):
-                self._fields[one] = Field(self._field_folder(name) / one)
+                self._fields[one] = Field(self.field_folder(name) / one)
         return self._fields[name]
 
     def query_tokens(self, query_set: str, field: str) -> Ragged:
-        folder = self._field_folder(field) / field / "queries"
+        folder = self.field_folder(field) / field / "queries"
         return Ragged(map_array(folder / f"{query_set}.offsets.npy"), map_array(folder / f"{query_set}.tokens.npy"))
 
-    def _field_folder(self, name: str) -> Path:
-        analysis = self.settings.analysis
+    def field_folder(self, name: str) -> Path:
         group = SPACY_FIELDS if name in SPACY_FIELDS else (name,)
+        if group not in self._folders:
+            self._folders[group] = self._built_fields(name, group)
+        return self._folders[group]
+
+    def _built_fields(self, name: str, group: tuple[str, ...]) -> Path:
+        analysis = self.settings.analysis
         parameters = {
             "fields": group,
             "analyser": analyser_identity(name, analysis),
             "max_doc_tokens": analysis.max_doc_tokens,
-            "code": code_version(["datamodules.analysis", "datamodules.tokenise", "lexical.forward_index"]),
+            "code": code_version([*_FIELD_CODE, "datamodules.preparation"]),
         }
 
         documents = self.texts / "collection" / TABLE
@@ -146,7 +155,7 @@ class Preparation:
             "depth": settings.depth,
             "candidates": self.external_identity(),
             "code": code_version(["lexical.bm25", "lexical.ranking", "lexical.retrieval"]),
-            "tokens": self._field_folder(settings.first_stage_field).name,
+            "tokens": self.field_folder(settings.first_stage_field).name,
         }
 
         def build(folder: Path) -> None:
@@ -163,8 +172,7 @@ class Preparation:
                     self.query_tokens(DEVELOPMENT, settings.first_stage_field),
                     self.tuning_task(),
                     record,
-                    GRID_K1 if settings.k1 is None else (settings.k1,),
-                    GRID_B if settings.b is None else (settings.b,),
+                    *search_space(settings.k1, settings.b),
                 )
             report = {**best._asdict(), "trials": [(*trial.parameters, trial.mrr) for trial in trials]}
             (folder / "tuned.json").write_text(json.dumps(report, indent=1) + "\n")
@@ -183,9 +191,16 @@ class Preparation:
 
     def candidates(self, query_set: str) -> CandidateSet:
         """Top documents of every query of the set, best first."""
-        if self.settings.candidates is not None:
-            return open_candidates(self._external_folder(query_set), query_set)
-        return open_candidates(self._candidate_folder(self.first_stage_parameters, self.ranked_sets), query_set)
+        return open_candidates(self.candidate_folder(query_set), query_set)
+
+    def candidate_folder(self, query_set: str) -> Path:
+        key = ("candidates", query_set)
+        if key not in self._folders:
+            if self.settings.candidates is not None:
+                self._folders[key] = self._external_folder(query_set)
+            else:
+                self._folders[key] = self._candidate_folder(self.first_stage_parameters, self.ranked_sets)
+        return self._folders[key]
 
     @cached_property
     def ranked_sets(self) -> tuple[str, ...]:
@@ -198,25 +213,33 @@ class Preparation:
 
     def negatives(self) -> np.ndarray:
         """(train_modeling queries, 20) document rows, -1 where a query has fewer non-relevant candidates."""
+        external = self.settings.candidates is not None
         parameters = {
-            "index": self._index_folder(self.first_stage_parameters).name,
-            "seed": SPLIT_SEED,
-            "from": NEGATIVES_FROM,
+            "from": self.candidate_folder(TRAIN_MODELING).name if external else self._tuned_index().name,
+            "depth": NEGATIVES_FROM,
             "count": NEGATIVES,
+            "seed": SPLIT_SEED,
             "code": code_version(["datamodules.candidates"]),
         }
 
         def build(folder: Path) -> None:
-            index = RetrievalIndex.load(self._index_folder(self.first_stage_parameters))
-            tokens = self.query_tokens(TRAIN_MODELING, self.settings.first_stage_field)
-            found = retrieve(
-                index, tokens, TRAIN_MODELING, NEGATIVES_FROM, self.settings.worker_count(), self.collection.id_order
-            )
+            if external:
+                found = self.candidates(TRAIN_MODELING)
+                found = CandidateSet(found.candidates.head(NEGATIVES_FROM), found.scores)
+            else:
+                found = self._retrieved(RetrievalIndex.load(self._tuned_index()), TRAIN_MODELING, NEGATIVES_FROM)
             relevant = self.query_sets[TRAIN_MODELING].relevant
             np.save(folder / "rows.npy", sample_negatives(found, relevant, SPLIT_SEED, NEGATIVES))
 
         place = self.folder / f"negatives-{fingerprint(parameters)}"
         return map_array(cached_step(place, build, f"{self.name}: negatives", parameters) / "rows.npy")
+
+    def _retrieved(self, index: RetrievalIndex, query_set: str, depth: int) -> CandidateSet:
+        tokens = self.query_tokens(query_set, self.settings.first_stage_field)
+        return retrieve(index, tokens, query_set, depth, self.settings.worker_count(), self.collection.id_order)
+
+    def _tuned_index(self) -> Path:
+        return self.index_folder(self.first_stage_parameters)
 
     def _task(self, query_set: str, found: CandidateSet) -> RankedTask:
         candidates, relevant = found.candidates, self.query_sets[query_set].relevant
@@ -225,12 +248,13 @@ class Preparation:
         pairs = candidates.row_numbers() * documents + candidates.values
         return RankedTask(candidates, np.asarray(self.collection.id_order), np.isin(pairs, judged))
 
-    def _index_folder(self, bm25: BM25Parameters) -> Path:
+    def index_folder(self, bm25: BM25Parameters) -> Path:
         name = self.settings.first_stage_field
         parameters = {
-            "tokens": self._field_folder(name).name,
+            "tokens": self.field_folder(name).name,
             "field": name,
             "bm25": bm25,
+            "bm25s": version("bm25s"),
             "code": code_version(["lexical.retrieval", "lexical.bm25"]),
         }
 
@@ -242,19 +266,16 @@ class Preparation:
 
     def _candidate_folder(self, bm25: BM25Parameters, query_sets: tuple[str, ...]) -> Path:
         parameters = {
-            "index": self._index_folder(bm25).name,
+            "index": self.index_folder(bm25).name,
             "query_sets": query_sets,
             "depth": self.settings.depth,
             "code": code_version(["datamodules.candidates", "lexical.trec_run", "lexical.ranking"]),
         }
 
         def build(folder: Path) -> None:
-            index = RetrievalIndex.load(self._index_folder(bm25))
+            index = RetrievalIndex.load(self.index_folder(bm25))
             for name in query_sets:
-                tokens = self.query_tokens(name, self.settings.first_stage_field)
-                found = retrieve(
-                    index, tokens, name, self.settings.depth, self.settings.worker_count(), self.collection.id_order
-                )
+                found = self._retrieved(index, name, self.settings.depth)
                 write_candidates(found, self.query_sets[name], self.collection, "bm25", folder)
 
         place = self.folder / f"candidates-{fingerprint(parameters)}"
@@ -272,11 +293,15 @@ class Preparation:
 
         def build(folder: Path) -> None:
             queries = self.query_sets[query_set]
-            found = external_candidates(path, queries, self.collection, self.settings.depth)
+            found, notes = external_candidates(path, queries, self.collection, self.settings.depth)
             write_candidates(found, queries, self.collection, "external", folder)
+            (folder / "notes.json").write_text(json.dumps(notes) + "\n")
 
         place = self.folder / f"candidates-external-{fingerprint(parameters)}"
-        return cached_step(place, build, f"{self.name}: candidates of {query_set} from {path}", parameters)
+        folder = cached_step(place, build, f"{self.name}: candidates of {query_set} from {path}", parameters)
+        for note in json.loads((folder / "notes.json").read_text()):
+            say(note)
+        return folder
 
     def external_identity(self) -> Any:
         path = self.settings.candidates

@@ -9,7 +9,6 @@ names it.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -30,6 +29,7 @@ from datamodules.pydocs_pairs import (
 )
 from datamodules.pydocs_sources import REQUIREMENTS_FILE, installed_sources
 from datamodules.pydocs_splits import QUERY_SETS, Split, split_queries
+from datamodules.worker_pool import cores
 
 Granularity = Literal["passage", "page"]
 
@@ -71,7 +71,7 @@ def load_embedded_data(
 ) -> EmbeddedData:
     """Mine the installed packages and build the data. `workers` defaults to one process per processor."""
     sources = installed_sources(requirements)
-    return build_embedded_data(mine_packages(sources, workers or os.cpu_count() or 1, progress), granularity)
+    return build_embedded_data(mine_packages(sources, workers or cores(), progress), granularity)
 
 
 def build_embedded_data(packages: Sequence[MinedPackage], granularity: Granularity) -> EmbeddedData:

@@ -6,17 +6,15 @@ Files are parsed in parallel; the result is in the order of the sorted paths for
 from __future__ import annotations
 
 import ast
-import multiprocessing
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from rich.progress import track
-
 from datamodules.docstring_text import split_docstring
 from datamodules.pydocs_sources import InstalledSource
+from datamodules.worker_pool import in_order
+from terminal import track
 
 # Tests, copies of other people's packages, and what differs from one operating system's wheel to another's.
 _TEST_FOLDERS = {"test", "tests", "testing", "_testing"}
@@ -26,6 +24,7 @@ SKIPPED_FOLDERS = frozenset(_TEST_FOLDERS | _COPIED_FOLDERS)
 SKIPPED_FILES = frozenset(("conftest.py", "setup.py", "version.py", "_version.py", "__config__.py"))
 SKIPPED_PREFIXES = ("test_", "_distributor_init")
 
+FILES_PER_JOB = 32
 _DEFINITION = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -77,14 +76,8 @@ def mine_packages(sources: Sequence[InstalledSource], workers: int = 1, progress
     """Every docstring of every package, in the order of `sources` and then of the sorted paths."""
     files_of = [source_files(source) for source in sources]
     all_files = [file for files in files_of for file in files]
-    with_progress = track(
-        _mine_all(all_files, workers),
-        "Reading docstrings",
-        len(all_files),
-        disable=not progress,
-        transient=True,
-    )
-    mined = list(with_progress)
+    results = _mine_all(all_files, workers)
+    mined = list(track(results, "read docstrings", len(all_files)) if progress else results)
     packages = []
     start = 0
     for source, files in zip(sources, files_of, strict=True):
@@ -115,13 +108,14 @@ def mine_file(file: SourceFile) -> MinedFile:
         return MinedFile(False, [])
 
 
+def _mine_files(files: list[SourceFile]) -> list[MinedFile]:
+    return [mine_file(file) for file in files]
+
+
 def _mine_all(files: list[SourceFile], workers: int) -> Iterator[MinedFile]:
-    if workers <= 1:
-        yield from map(mine_file, files)
-        return
-    # Spawn, not fork: the caller may run threads (torch, tokenizers), and a forked lock never opens.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(mine_file, files, chunksize=32)
+    batches = [files[start : start + FILES_PER_JOB] for start in range(0, len(files), FILES_PER_JOB)]
+    for mined in in_order(_mine_files, batches, workers):
+        yield from mined
 
 
 def _is_mined(path: PurePosixPath) -> bool:

@@ -170,7 +170,7 @@ def split(sets: dict[str, list[JudgedQuery]], sizes: SplitSizes, notes: list[str
 
 
 def without_shared_texts(sets: dict[str, list[JudgedQuery]], notes: list[str]) -> dict[str, list[JudgedQuery]]:
-    """The sets with no query text in two of them: test and TREC sets keep theirs, then development, then fusion."""
+    """The sets with no query text in two of them: test keeps all of its own, then further sets, development, fusion."""
     later = [TEST, *(name for name in sets if name not in (TRAIN_MODELING, TRAIN_FUSION, DEVELOPMENT, TEST))]
     owner: dict[str, str] = {}
     kept: dict[str, list[JudgedQuery]] = {}
@@ -187,7 +187,10 @@ def without_shared_texts(sets: dict[str, list[JudgedQuery]], notes: list[str]) -
             raise UserError(
                 f"query set {name} is empty: give more judged queries, or other sizes (--data.{size}_queries N)"
             )
-    return {name: kept[name] for name in sets}
+    for name in sets:
+        if not kept[name]:
+            notes.append(f"{name}: no query is left, the set is not used")
+    return {name: kept[name] for name in sets if kept[name]}
 
 
 def same_text(text: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from functools import cache
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -17,9 +19,10 @@ from datamodules.query_sets import DEVELOPMENT, TEST, TRAIN_FUSION, TRAIN_MODELI
 from datamodules.sources import IrDatasetsSource, Source, existing_folder, folder_source, official_source
 from datamodules.text_sources import FileTexts, PyDocsTexts
 from lexical.batches import RankingBatch, TuningBatch
-from lexical.bm25 import bm25_scores, inverse_document_frequency, normalised, query_idf_sums
+from lexical.bm25 import normalised_bm25
 from lexical.ragged import Ragged
 from lexical.ranking import RankedTask
+from terminal import say
 from user_error import UserError
 
 QUERIES_PER_RANKING_BATCH = 256
@@ -68,7 +71,7 @@ class RetrievalData(L.LightningDataModule):
             k1=k1,
             b=b,
             depth=depth,
-            candidates=Path(candidates).expanduser() if candidates else None,
+            candidates=None if candidates is None else Path(candidates).expanduser(),
             workers=workers,
         )
         self.name: str = name
@@ -85,7 +88,9 @@ class RetrievalData(L.LightningDataModule):
         """Everything on disk that ranking needs; runs in one process, before any other starts."""
         self.prepared.field(self.field)
         for query_set in self.prepared.ranked_sets:
-            self.prepared.candidates(query_set)
+            empty = np.count_nonzero(self.prepared.candidates(query_set).candidates.lengths() == 0)
+            if empty:
+                say(f"{query_set}: {empty:,} queries have no candidate and count as 0")
 
     # --- what rankers get
 
@@ -97,33 +102,43 @@ class RetrievalData(L.LightningDataModule):
 
     def ranking_loader(self, query_set: str, depth: int) -> DataLoader[RankingBatch]:
         """Batches of queries with their candidates, in the order of the query set."""
-        tokens = self.prepared.query_tokens(query_set, self.field)
-        candidates = self.prepared.candidates(query_set).candidates.head(depth)
-        index = self.prepared.field(self.field).forward
-        starts = range(0, candidates.rows, QUERIES_PER_RANKING_BATCH)
-        ends = [min(start + QUERIES_PER_RANKING_BATCH, candidates.rows) for start in starts]
-        pairs = zip(starts, ends, strict=True)
-        return _ready_made([RankingBatch(index, _rows(tokens, s, e), _rows(candidates, s, e)) for s, e in pairs])
+        return _ready_made(self._ranking_batches(query_set, self.field, depth))
 
     def first_stage_scores(self, query_set: str, depth: int) -> np.ndarray:
         """(pairs,) BM25 of the first-stage field divided by the sum of query idf values, over the same candidates."""
-        field = self.prepared.settings.first_stage_field
-        index = self.prepared.field(field).forward
-        idf = inverse_document_frequency(index)
+        batches = self._first_stage_batches(query_set, depth)
+        parameters = self.prepared.first_stage_parameters
+        return np.concatenate([normalised_bm25(*batch, parameters) for batch in batches] or [np.zeros(0, np.float32)])
+
+    @cache  # noqa: B019 - it lives as long as the program; timing a row must not time the opening of files
+    def _first_stage_batches(self, query_set: str, depth: int) -> list[RankingBatch]:
+        return self._ranking_batches(query_set, self.prepared.settings.first_stage_field, depth)
+
+    def _ranking_batches(self, query_set: str, field: str, depth: int) -> list[RankingBatch]:
         tokens = self.prepared.query_tokens(query_set, field)
         candidates = self.prepared.candidates(query_set).candidates.head(depth)
-        scores = bm25_scores(index, idf, tokens, candidates, self.prepared.first_stage_parameters)
-        return normalised(scores, candidates, query_idf_sums(idf, tokens))
+        index = self.prepared.field(field).forward
+        starts = range(0, candidates.rows, QUERIES_PER_RANKING_BATCH)
+        ends = [min(start + QUERIES_PER_RANKING_BATCH, candidates.rows) for start in starts]
+        pairs = zip(starts, ends, strict=True)
+        return [RankingBatch(index, _rows(tokens, s, e), _rows(candidates, s, e)) for s, e in pairs]
 
     def ranked_task(self, query_set: str, depth: int) -> RankedTask:
         return self.prepared.ranked_task(query_set, depth)
 
     def fingerprint(self) -> str:
         """Equal for two runs that rank the same candidates of the same data."""
+        prepared = self.prepared
+        steps = [prepared.candidate_folder(name).name for name in prepared.ranked_sets]
+        field = prepared.field_folder(prepared.settings.first_stage_field)
+        return fingerprint([prepared.folder.name, field.name, prepared.first_stage_parameters, steps])
+
+    def depth(self, query_set: str) -> int:
+        """Candidates of a query at the most: as asked for, or the longest list of an external run."""
         settings = self.prepared.settings
-        external = self.prepared.external_identity()
-        bm25 = None if external else self.prepared.first_stage_parameters
-        return fingerprint([self.prepared.folder.name, settings.analysis, settings.depth, external, bm25])
+        if settings.candidates is None:
+            return settings.depth
+        return int(self.prepared.candidates(query_set).candidates.lengths().max())
 
     def query_set(self, name: str) -> QuerySet:
         return self.prepared.query_sets[name]
@@ -168,7 +183,8 @@ class Folder(RetrievalData):
         digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:6]
         sizes = _sizes(train_fusion_queries, development_queries, test_queries)
         texts = FileTexts(folder_source(folder), "collection.tsv", sizes)
-        super().__init__(f"folder-{folder.resolve().name}-{digest}", texts, **kwargs)
+        base = re.sub(r"[^\w.-]", "_", folder.resolve().name)
+        super().__init__(f"folder-{base}-{digest}", texts, **kwargs)
 
 
 class MSMarco(RetrievalData):

@@ -8,6 +8,7 @@ ones.
 from __future__ import annotations
 
 import errno
+import re
 import tarfile
 import zlib
 from collections.abc import Iterator
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from datamodules.line_report import LineReport
-from datamodules.progress import say
 from datamodules.query_sets import DEVELOPMENT, TRAIN_FUSION, TRAIN_MODELING, RawSet
 from datamodules.text_lines import (
     EMPTY,
@@ -29,6 +29,7 @@ from datamodules.text_lines import (
     read_qrels,
     read_queries,
 )
+from terminal import say
 from user_error import UserError
 
 
@@ -76,7 +77,7 @@ def _read_set(files: SetFiles) -> RawSet:
 
 
 def existing_folder(path: str | Path | None, flag: str = "--data.path") -> Path:
-    if path is None:
+    if not path:
         raise UserError(f"give the folder of the data with {flag} DIR")
     folder = Path(path).expanduser()
     if not folder.is_dir():
@@ -95,6 +96,8 @@ def folder_source(folder: Path) -> FileSource:
         qrels = find_file(folder, f"qrels.{name}.tsv")
         if not path.name.endswith((".tsv", ".tsv.gz")) or name in sets:
             continue
+        if not re.fullmatch(r"[\w-]+", name):
+            raise UserError(f"{path}: the name of a query set is made of letters, digits, '-' and '_'")
         if name in RESERVED:
             raise UserError(f"{path}: {name} is a set that is made from train or dev; give the file another name")
         if qrels is None:
@@ -234,6 +237,6 @@ class IrDatasetsSource:
 
 def _required(folder: Path, name: str) -> Path:
     path = find_file(folder, name)
-    if path is None:
+    if not path:
         raise UserError(f"{folder} has no {name} (or {name}.gz)")
     return path

@@ -120,6 +120,8 @@ def _lines(path: Path, report: LineReport) -> Iterator[tuple[int, str]]:
             for number, raw in enumerate(file, start=1):
                 report.lines = number
                 if number == 1:
+                    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0\0" in raw[1:20:2]:
+                        raise UserError(f"{path} is UTF-16: save it as UTF-8")
                     raw = raw.removeprefix(codecs.BOM_UTF8)
                 try:
                     yield number, raw.decode("utf-8").rstrip("\r\n")

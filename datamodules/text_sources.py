@@ -13,7 +13,6 @@ from typing import Any
 from datamodules.cached_step import code_version
 from datamodules.collection import Collection, write_collection
 from datamodules.line_report import LineReport
-from datamodules.progress import track
 from datamodules.pydocs import Granularity, content_hash, load_embedded_data
 from datamodules.pydocs_sources import installed_sources
 from datamodules.query_sets import (
@@ -26,6 +25,7 @@ from datamodules.query_sets import (
 )
 from datamodules.sources import Source
 from datamodules.text_lines import Document
+from terminal import track
 
 _CODE = ["datamodules.text_sources", "datamodules.collection", "datamodules.query_sets", "datamodules.text_lines"]
 

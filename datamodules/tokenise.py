@@ -10,13 +10,6 @@ index).
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import threading
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,11 +18,11 @@ import numpy as np
 
 from datamodules.analysis import WORD_PIECES, AnalysisSettings, FieldTokens, WordPieceAnalyser, analyser_of
 from datamodules.collection import read_texts
-from datamodules.progress import track
+from datamodules.worker_pool import in_order
 from lexical.array_file import ArrayWriter, map_array, read_blocks
 from lexical.forward_index import ForwardIndex, build_forward_index, open_forward_index, read_document_blocks
 from lexical.ragged import Ragged, concatenated, offsets_of
-from user_error import UserError
+from terminal import track
 
 DOCUMENTS_PER_SHARD = 4096
 QUERIES_PER_SHARD = 50_000
@@ -66,7 +59,9 @@ def build_fields(
     """Tokenises the `count` texts of the Arrow file `documents` into ``folder/FIELD`` for `fields` (one analyser's)."""
     writers = {field: _FieldWriter(folder / field) for field in fields}
     shards = range(0, count, DOCUMENTS_PER_SHARD)
-    results = _analysed(documents, shards, fields[0], settings, workers)
+    if len(shards) <= SHARDS_IN_ONE_PROCESS:
+        workers = 1
+    results = in_order(_analyse_shard, shards, workers, _start_worker, (documents, fields[0], settings))
     for result in track(results, f"tokenise {', '.join(fields)}", total=len(shards)):
         for field, writer in writers.items():
             writer.append(_cut(result[field], settings.max_doc_tokens))
@@ -107,45 +102,7 @@ class QueryTokeniser:
         return Ragged(offsets_of(found.lengths), tokens)
 
 
-def _analysed(
-    documents: Path, shards: range, field: str, settings: AnalysisSettings, workers: int
-) -> Iterator[dict[str, FieldTokens]]:
-    """Analysed shards in order; at most two a worker are under way, so none pile up in memory."""
-    if workers <= 1 or len(shards) <= SHARDS_IN_ONE_PROCESS:
-        _start_worker(documents, field, settings)
-        yield from map(_analyse_shard, shards)
-        return
-    context = multiprocessing.get_context("spawn")  # forking a process that has run threads may hang
-    with ProcessPoolExecutor(workers, context, _start_worker_process, (documents, field, settings)) as pool:
-        waiting: deque[Future[dict[str, FieldTokens]]] = deque()
-        try:
-            for shard in shards:
-                waiting.append(pool.submit(_analyse_shard, shard))
-                if len(waiting) >= 2 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        except BrokenProcessPool as error:
-            raise UserError(
-                "a worker process of the tokenisation was killed, perhaps for lack of memory: try --data.workers 1"
-            ) from error
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
 _worker: dict[str, Any] = {}  # what a worker process keeps between shards
-
-
-def _start_worker_process(documents: Path, field: str, settings: AnalysisSettings) -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def end_with_parent() -> None:  # a killed parent closes no queue: its workers would wait for ever
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    _start_worker(documents, field, settings)
 
 
 def _start_worker(documents: Path, field: str, settings: AnalysisSettings) -> None:

@@ -49,15 +49,12 @@ class NamedConfigCLI(LightningCLI):
         self.config_init = self.parser.instantiate_classes(self.config)
         self.datamodule = self._get(self.config_init, "data")
         self.model = self._get(self.config_init, "model")
+        name_data(self.datamodule, self.resolved)
 
     def config_as_dict(self) -> dict[str, Any]:
         """The resolved configuration in plain types: printed, saved beside the results, sent to W&B."""
-        assert self.resolved.model is not None
         text = self.parser.dump(self.config, skip_none=False, skip_validation=True)
-        config = {key: value for key, value in yaml.safe_load(text).items() if key != "config"}
-        model, data = self.resolved.model, self.resolved.data
-        class_path = f"{model.target.__module__}.{model.target.__qualname__}"
-        return {"model_name": model.name, "model_class": class_path, "data_name": data.name, **config}
+        return {key: value for key, value in yaml.safe_load(text).items() if key != "config"}
 
 
 def parse_data(
@@ -72,14 +69,25 @@ def parse_data(
     parser.add_lightning_class_args(L.Trainer, "trainer")
     parser.add_lightning_class_args(resolved.data.target, "data")
     parsed = parse(parser, _with_defaults({"trainer": resolved.trainer, "data": resolved.data.settings}, resolved.rest))
-    return parsed, parser.instantiate_classes(parsed)
+    built = parser.instantiate_classes(parsed)
+    name_data(built.data, resolved)
+    return parsed, built
+
+
+def name_data(data: Any, resolved: Resolved) -> None:
+    """Data of the user's own YAML file has the file's name in the outputs."""
+    if resolved.data.name not in names("data"):
+        data.name = resolved.data.name
 
 
 def parse(parser: LightningArgumentParser, args: list[str]) -> Namespace:
     try:
-        return parser.parse_args(args)
+        parsed = parser.parse_args(args)
     except (ArgumentError, TypeError, KeyError, ValueError) as error:
         raise UserError(_one_line(str(error))) from error
+    if not 0 <= parsed.seed < 2**32:
+        raise UserError(f"--seed {parsed.seed}: must be between 0 and {2**32 - 1}")
+    return parsed
 
 
 def _parser_settings(description: str) -> dict[str, Any]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning as L
 import torch
 from jsonargparse import Namespace
 from numba import get_num_threads
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as RichTable
 
-from datamodules.progress import say
 from datamodules.query_sets import TEST
 from datamodules.retrieval_data import RetrievalData
 from evaluation.measures import main_measure, measure, per_query_tsv, recall_at
@@ -20,10 +22,11 @@ from evaluation.results_table import Result, build_table, html_page, latex, mark
 from experiment.folders import RunFolder, read_json, trained_models, write_json, write_text
 from experiment.named_configs import import_class, names
 from experiment.reranking import Reranked, as_run, milliseconds_per_1k, rerank
-from experiment.tracking import RunLabels, log_files, start_run
+from experiment.tracking import RunLabels, finish_run, log_files, never_fatal, start_run
 from experiment.training import quiet_lightning
 from lexical.trec_run import write_run
 from lightning_modules.lexical_ranker import LexicalRanker
+from terminal import say
 from user_error import UserError
 
 
@@ -32,7 +35,7 @@ def evaluate_rankers(parsed: Namespace, built: Namespace) -> list[Result]:
     data: RetrievalData = built.data
     data_folder = Path(parsed.output_dir).expanduser() / data.name
     trained = trained_models(data_folder)
-    wanted = parsed.models.split(",") if parsed.models else trained
+    wanted = trained if parsed.models is None else parsed.models.split(",")
     for name in wanted:
         if name not in names("model") and name not in trained:
             raise UserError(f"--models: there is no ranker {name!r}; known are: {', '.join(names('model'))}")
@@ -43,21 +46,33 @@ def evaluate_rankers(parsed: Namespace, built: Namespace) -> list[Result]:
             )
     if not wanted:
         raise UserError(f"nothing is trained on {data.name} in {data_folder} yet: python train.py --model bm25_lemm")
-    for name in wanted:
-        _evaluate_ranker(RunFolder.of(parsed.output_dir, data.name, name, 1), name, data, parsed)
+    measured = [_evaluate_ranker(RunFolder(data_folder / name / "seed-1"), name, data, parsed) for name in wanted]
     results = _collect(data_folder, trained, data)
     _write_table(results, data.name, data_folder)
+    for one in measured:
+        with never_fatal():
+            _track(one, data)
     return results
+
+
+class Evaluated(NamedTuple):
+    """One ranker as measured in this run."""
+
+    folder: RunFolder
+    name: str
+    fused: bool  # the row is a fusion; what is not fused then is the ranker alone
+    results: list[Result]
+    files: list[Path]
 
 
 def load_ranker(folder: RunFolder, name: str) -> LexicalRanker:
     """The trained ranker of a run's folder: class and settings as saved, weights strictly loaded."""
-    config = folder.load_config()
+    settings, saved = folder.load_config(), read_json(folder.ranker)
     try:
-        target = import_class(config["model_class"], name)
+        target = import_class(saved["class"], name)
         if not issubclass(target, LexicalRanker):
-            raise TypeError(f"{config['model_class']} is no ranker")
-        model = target(**config["model"])
+            raise TypeError(f"{saved['class']} is no ranker")
+        model = target(**settings["model"])
         checkpoint = torch.load(folder.checkpoint, map_location="cpu", weights_only=True)
         model.load_state_dict(checkpoint["state_dict"], strict=True)
     except Exception as error:  # damaged, hostile or of another version: whatever it is, it is not trusted
@@ -69,14 +84,17 @@ def load_ranker(folder: RunFolder, name: str) -> LexicalRanker:
     return model.eval()
 
 
-def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: Namespace) -> None:
+def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: Namespace) -> Evaluated:
     model = load_ranker(folder, name)
     data.serve(model.field)
     data.prepare_data()
-    if read_json(folder.development)["data"] != data.fingerprint():
-        say(f"{name} was tuned on other data or candidates than it is measured on now")
-    trainer = L.Trainer(**_quiet_trainer(parsed))
-    weights = read_json(folder.fusion)["weights"] if model.fused else None
+    if _entry(folder.development, "data") != data.fingerprint():
+        raise UserError(
+            f"{name} was trained on other data or candidates than these: give the same --data settings, "
+            f"or train it again: python train.py --model {name}"
+        )
+    trainer = L.Trainer(**model.trainer_settings, logger=False, enable_model_summary=False)
+    weights = _fusion_weights(folder) if model.fused else None
     results: list[Result] = []
     files: list[Path] = []
     for query_set in data.evaluation_sets():
@@ -88,7 +106,22 @@ def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: 
             results += _measure(folder, name, data, model, ranked, fused, alone, speed, parsed.leaderboard)
             files += [folder.run(query_set, alone), folder.per_query(query_set, alone)]
     write_json(folder.evaluation, {"data": data.fingerprint(), "results": [one._asdict() for one in results]})
-    _track(folder, name, data, results, files)
+    return Evaluated(folder, name, model.fused, results, files)
+
+
+def _entry(path: Path, key: str) -> Any:
+    content = read_json(path)
+    if not isinstance(content, dict) or key not in content:
+        raise UserError(f"{path} is damaged (it has no {key!r}): train this ranker again")
+    return content[key]
+
+
+def _fusion_weights(folder: RunFolder) -> list[float]:
+    weights = _entry(folder.fusion, "weights")
+    numbers = isinstance(weights, list) and all(isinstance(one, (int, float)) and isfinite(one) for one in weights)
+    if not numbers or len(weights) != 2:
+        raise UserError(f"{folder.fusion} is damaged (two finite weights are expected): train this ranker again")
+    return weights
 
 
 def _measure(
@@ -101,13 +134,14 @@ def _measure(
     write_run(run, path, name)
     if leaderboard:
         write_run(run, path.with_suffix(".leaderboard.tsv"), name, leaderboard=True)
-    measures = [main_measure(query_set.graded), recall_at(model.rerank_depth)]
+    depth = min(model.rerank_depth, data.depth(ranked.query_set))
+    measures = [main_measure(query_set.graded), recall_at(depth)]
     measured = measure(run, query_set.qrels(), measures)
     write_text(folder.per_query(ranked.query_set, alone), per_query_tsv(measured))
     return [
         Result(
             model=name, fused=fused, query_set=ranked.query_set, measure=one.measure, value=one.mean, seeds=1,
-            queries=len(one.per_query), depth=model.rerank_depth, ms_per_1k=speed, device="cpu",
+            queries=len(one.per_query), depth=depth, ms_per_1k=speed, device="cpu",
             threads=get_num_threads(), significance=[],
         )
         for one in measured
@@ -121,14 +155,17 @@ def _collect(data_folder: Path, trained: list[str], data: RetrievalData) -> list
         folder = RunFolder(data_folder / name / "seed-1")
         if not folder.evaluation.is_file():
             continue
-        saved = read_json(folder.evaluation)
-        if saved["data"] != data.fingerprint():
+        try:
+            saved = read_json(folder.evaluation)
+            mine = [Result(**one) for one in saved["results"]] if saved["data"] == data.fingerprint() else []
+        except (UserError, TypeError, KeyError):
+            mine = []
+        if not mine:
             say(
-                f"{name} was measured on other data or candidates and is not in the table: "
-                f"python evaluate.py --models {name}"
+                f"{name} was measured on other data or candidates, or its evaluation.json is damaged: "
+                f"it is not in the table until: python evaluate.py --models {name}"
             )
-        else:
-            results += [Result(**one) for one in saved["results"]]
+        results += mine
     return results
 
 
@@ -144,33 +181,25 @@ def _write_table(results: list[Result], data_name: str, data_folder: Path) -> No
     for number, title in enumerate(table.header):
         shown.add_column(title, justify="left" if number == 0 else "right")
     for i, row in enumerate(table.rows):
-        shown.add_row(*(f"[bold]{cell}[/bold]" if (i, j) in table.best else cell for j, cell in enumerate(row)))
+        cells = [f"[bold]{escape(cell)}[/bold]" if (i, j) in table.best else escape(cell) for j, cell in enumerate(row)]
+        shown.add_row(*cells)
     Console(width=None if Console().is_terminal else 160).print(shown)
     print(f"written: {data_folder}/results.{{json,md,tex,html}}")
 
 
-def _track(folder: RunFolder, name: str, data: RetrievalData, results: list[Result], files: list[Path]) -> None:
+def _track(measured: Evaluated, data: RetrievalData) -> None:
+    folder, name = measured.folder, measured.name
     run = start_run(RunLabels(name, data.name, 1, "evaluate").init_arguments(folder.load_config(), folder.path))
     if run is None:
         return
     import wandb
 
     columns: list[str | int] = [field for field in Result._fields if field != "significance"]
-    run.log({"results": wandb.Table(columns, [[getattr(one, str(column)) for column in columns] for one in results])})
-    for one in results:
-        run.summary[f"{one.query_set}/{one.measure}{'' if one.fused or name == 'bm25_lemm' else '_alone'}"] = one.value
-    log_files(run, f"runs-{data.name}-{name}", "runs", files)
-    run.finish()
-
-
-def _quiet_trainer(parsed: Namespace) -> dict[str, Any]:
-    settings = parsed.trainer.as_dict() if hasattr(parsed.trainer, "as_dict") else dict(parsed.trainer)
-    silent = {
-        "accelerator": "cpu",
-        "devices": 1,
-        "logger": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "enable_checkpointing": False,
+    rows: list[Iterable[Any]] = [[getattr(one, str(key)) for key in columns] for one in measured.results]
+    run.log({"results": wandb.Table(columns=columns, data=list(rows))})
+    log_files(run, f"runs-{data.name}-{name}", "runs", measured.files)
+    summary = {
+        f"{one.query_set}/{one.measure}{'_alone' if measured.fused and not one.fused else ''}": one.value
+        for one in measured.results
     }
-    return {**settings, **silent}
+    finish_run(run, summary)

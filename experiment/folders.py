@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,11 @@ class RunFolder(NamedTuple):
     @property
     def config(self) -> Path:
         return self.path / "config.yaml"
+
+    @property
+    def ranker(self) -> Path:
+        """Name and class of the ranker."""
+        return self.path / "ranker.json"
 
     @property
     def checkpoint(self) -> Path:
@@ -49,10 +55,17 @@ class RunFolder(NamedTuple):
     def per_query(self, query_set: str, alone: bool) -> Path:
         return self.path / "per_query" / f"{query_set}{'.alone' if alone else ''}.tsv"
 
+    def forget_results(self) -> None:
+        """Takes away what says that this folder is complete, and what was measured: a new training begins."""
+        for path in (self.config, self.evaluation, self.development, self.fusion):
+            path.unlink(missing_ok=True)
+        for folder in ("runs", "per_query"):
+            shutil.rmtree(self.path / folder, ignore_errors=True)
+
     def load_config(self) -> dict[str, Any]:
         try:
             config = yaml.safe_load(self.config.read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError) as error:
+        except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
             raise UserError(f"{self.config} cannot be read ({error}): train this ranker again") from error
         if not isinstance(config, dict):
             raise UserError(f"{self.config} is damaged: train this ranker again")
@@ -73,11 +86,11 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    write_text(path, json.dumps(content, indent=1) + "\n")
+    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error})") from error
+        raise UserError(f"{path} cannot be read ({error}): train or evaluate this ranker again") from error

@@ -11,6 +11,7 @@ values for this data.
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -46,20 +47,32 @@ def names(kind: str) -> list[str]:
 def resolve(argv: Sequence[str]) -> Resolved:
     model_name, rest = take_option(argv, "model")
     data_name, rest = take_option(rest, "data")
-    data_file = load(data_name or DEFAULT_DATA, "data", {"data", "for_models"})
-    data = _choice(data_name or DEFAULT_DATA, "data", data_file["data"])
+    data_name = data_name or DEFAULT_DATA
+    data_file = load(data_name, "data", {"data", "for_models"})
     trainer = load("default", "trainer", {"trainer"})["trainer"]
     if model_name is None:
-        return Resolved(None, data, trainer, rest)
+        return Resolved(None, _choice(data_name, "data", data_file["data"]), trainer, rest)
     model_file = load(model_name, "model", {"model", "trainer"})
     label = Path(model_name).stem
-    changes = [value for pattern, value in (data_file.get("for_models") or {}).items() if fnmatchcase(label, pattern)]
+    changes = [
+        value for pattern, value in _mapping(data_file, "for_models", data_name).items() if fnmatchcase(label, pattern)
+    ]
     for layer in (model_file, *changes):
-        trainer = {**trainer, **(layer.get("trainer") or {})}
-    settings = dict(model_file["model"])
+        trainer = {**trainer, **_mapping(layer, "trainer", model_name)}
+    settings = dict(_mapping(model_file, "model", model_name))
     for change in changes:
-        settings["init_args"] = {**(settings.get("init_args") or {}), **(change.get("model") or {})}
-    return Resolved(_choice(model_name, "model", settings), data, trainer, rest)
+        settings["init_args"] = {**_mapping(settings, "init_args", model_name), **_mapping(change, "model", data_name)}
+    # the classes come last: importing them takes seconds, a mistyped name is answered before
+    return Resolved(
+        _choice(model_name, "model", settings), _choice(data_name, "data", data_file["data"]), trainer, rest
+    )
+
+
+def _mapping(section: Any, key: str, where: str) -> dict[str, Any]:
+    value = section.get(key) if isinstance(section, dict) else section
+    if value is not None and not isinstance(value, dict):
+        raise UserError(f"{where}: the section {key!r} must have names and values, not {value!r}")
+    return value or {}
 
 
 def take_option(argv: Sequence[str], name: str) -> tuple[str | None, list[str]]:
@@ -95,7 +108,7 @@ def load(name: str, kind: str, sections: set[str]) -> dict[str, Any]:
         raise UserError(f"{path} has no section {kind!r}")
     if unknown := set(content) - sections:
         raise UserError(
-            f"{path} has unknown sections {', '.join(sorted(unknown))}; known are {', '.join(sorted(sections))}"
+            f"{path} has unknown sections {', '.join(sorted(map(str, unknown)))}; known are {', '.join(sorted(sections))}"
         )
     return content
 
@@ -103,9 +116,10 @@ def load(name: str, kind: str, sections: set[str]) -> dict[str, Any]:
 def _choice(name: str, kind: str, section: dict[str, Any]) -> Choice:
     if not isinstance(section, dict) or set(section) - {"class_path", "init_args"} or "class_path" not in section:
         raise UserError(f"--{kind} {name}: its section {kind!r} must have class_path and perhaps init_args")
-    return Choice(
-        Path(name).stem, import_class(section["class_path"], f"--{kind} {name}"), section.get("init_args") or {}
-    )
+    if not re.fullmatch(r"[\w.-]+", Path(name).stem):
+        raise UserError(f"--{kind}: the name {Path(name).stem!r} must be of letters, digits, '.', '-', '_'")
+    target = import_class(section["class_path"], f"--{kind} {name}")
+    return Choice(Path(name).stem, target, _mapping(section, "init_args", f"--{kind} {name}"))
 
 
 def import_class(class_path: str, where: str) -> type:

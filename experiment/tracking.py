@@ -6,12 +6,14 @@ Optional, never fatal. Without a key runs are kept offline and a line says how t
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from netrc import NetrcParseError, netrc
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlparse
 
-from datamodules.progress import say
+from terminal import say
 
 PROJECT = "lexical-translation-rankers"
 MODES = ("online", "offline", "disabled")
@@ -71,6 +73,21 @@ def start_run(arguments: dict[str, Any]) -> Any:
             say(f"W&B: kept offline; send it with: wandb sync {Path(run.dir).parent}")
         return run
     return None
+
+
+@contextmanager
+def never_fatal() -> Iterator[None]:
+    """Tracking that fails costs a line, not the results."""
+    try:
+        yield
+    except Exception as error:
+        say(f"W&B: {' '.join(str(error).split())[:200]}; local files are complete")
+
+
+def finish_run(run: Any, summary: dict[str, float]) -> None:
+    if run is not None:
+        run.summary.update(summary)
+        run.finish()
 
 
 def log_files(run: Any, name: str, kind: str, files: list[Path]) -> None:

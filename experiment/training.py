@@ -10,41 +10,44 @@ from typing import Any
 import yaml
 from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
 
-from datamodules.progress import say
 from datamodules.query_sets import DEVELOPMENT, TRAIN_FUSION
 from experiment.command_line import NamedConfigCLI
 from experiment.folders import RunFolder, write_json, write_text
 from experiment.reranking import learn_fusion, rerank
-from experiment.tracking import RunLabels, start_run
+from experiment.tracking import RunLabels, finish_run, never_fatal, start_run
 from lexical.ranking import mean_reciprocal_rank
 from lightning_modules.lexical_ranker import LexicalRanker
+from terminal import say
+
+_TRAINER_DEFAULTS = {"accelerator": "auto", "devices": 1, "fast_dev_run": False, "num_nodes": 1, "strategy": "auto"}
 
 
 def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
     """Fits, learns the fusion weights, reports on development; everything goes to the run's folder."""
+    assert cli.resolved.model is not None
     started = time.perf_counter()
+    data, model, name = cli.datamodule, cli.model, cli.resolved.model.name
     config = cli.config_as_dict()
-    data, model, name = cli.datamodule, cli.model, config["model_name"]
     seed = config["seed"] if model.random else 1
     folder = RunFolder.of(config["output_dir"], data.name, name, seed)
-    print(yaml.safe_dump(_given(config), sort_keys=False), end="", flush=True)
-    quiet_lightning()
     if seed != config["seed"]:
         say(f"{name} draws nothing at random: --seed {config['seed']} is ignored, results go to seed-1")
+    _settle_trainer(config, model, name)
+    print(yaml.safe_dump({"ranker": name, **_given(config)}, sort_keys=False), end="", flush=True)
+    quiet_lightning()
     data.serve(model.field)
     data.prepare_data()
 
+    folder.forget_results()
     run = start_run(RunLabels(name, data.name, seed, "train").init_arguments(config, folder.path))
-    trainer = cli.instantiate_trainer(**trainer_settings(folder, run, model, config))
+    loggers: list[Logger] = [CSVLogger(folder.path, name="", version="")]
+    if run is not None:
+        loggers.append(WandbLogger(experiment=run))
+    trainer = cli.instantiate_trainer(**config["trainer"], logger=loggers, default_root_dir=str(folder.path))
     trainer.fit(model, data)
-    metrics: dict[str, float] = {}
-    weights = None
-    fusion: dict[str, Any] = {}
-    if model.fused:
-        fusion = learn_fusion(trainer, model, data, TRAIN_FUSION)
-        weights = fusion["weights"]
-    ranked = rerank(trainer, model, data, DEVELOPMENT, weights)
-    metrics["development/mrr"] = mean_reciprocal_rank(ranked.task, ranked.row)
+    fusion = learn_fusion(trainer, model, name, data, TRAIN_FUSION) if model.fused else None
+    ranked = rerank(trainer, model, data, DEVELOPMENT, fusion["weights"] if fusion else None)
+    metrics = {"development/mrr": mean_reciprocal_rank(ranked.task, ranked.row)}
     if model.fused:
         metrics["development/mrr_alone"] = mean_reciprocal_rank(ranked.task, ranked.alone)
 
@@ -52,16 +55,15 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
         logger.log_metrics(metrics)
         logger.save()
     trainer.save_checkpoint(folder.checkpoint)
-    if model.fused:
+    if fusion:
         write_json(folder.fusion, fusion)
     seconds = time.perf_counter() - started
     measured = {**metrics, **found_parameters(model), "seconds": round(seconds, 1), "data": data.fingerprint()}
     write_json(folder.development, measured)
-    folder.evaluation.unlink(missing_ok=True)  # what was measured before belongs to another ranker now
+    write_json(folder.ranker, {"name": name, "class": f"{type(model).__module__}.{type(model).__qualname__}"})
     write_text(folder.config, yaml.safe_dump(config, sort_keys=False))  # last: it says that training is complete
-    if run is not None:
-        run.summary.update(metrics | found_parameters(model))
-        run.finish()
+    with never_fatal():
+        finish_run(run, metrics | found_parameters(model))
     _report(name, metrics, model, fusion, folder)
     return metrics
 
@@ -72,23 +74,15 @@ def _given(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in filled.items() if value is not None}
 
 
-def trainer_settings(folder: RunFolder, run: Any, model: LexicalRanker, config: dict[str, Any]) -> dict[str, Any]:
-    """Local CSV always, W&B where it is on; one pass, one process; the checkpoint is written when all is done."""
-    loggers: list[Logger] = [CSVLogger(folder.path, name="", version="")]
-    if run is not None:
-        loggers.append(WandbLogger(experiment=run))
-    if config["trainer"]["devices"] not in (model.processes, "auto", str(model.processes)):
-        say(f"{config['model_name']} runs in one process on all cores: --trainer.devices is ignored")
-    return {
-        "accelerator": "cpu",
-        "devices": model.processes,
-        "logger": loggers,
-        "default_root_dir": str(folder.path),
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "max_epochs": 1,
-        "log_every_n_steps": 1,
-    }
+def _settle_trainer(config: dict[str, Any], model: LexicalRanker, name: str) -> None:
+    """Writes what the ranker fixes into the configuration: what is saved is what ran. Says what was overruled."""
+    for key, value in model.trainer_settings.items():
+        asked = config["trainer"][key]
+        if asked not in (value, None, _TRAINER_DEFAULTS.get(key)):
+            say(f"{name} runs with --trainer.{key} {value}: {asked} is ignored")
+        config["trainer"][key] = value
+    for key in ("logger", "callbacks", "default_root_dir"):
+        config["trainer"].pop(key, None)
 
 
 def found_parameters(model: LexicalRanker) -> dict[str, float]:
@@ -104,7 +98,7 @@ def quiet_lightning() -> None:
 
 
 def _report(
-    name: str, metrics: dict[str, float], model: LexicalRanker, fusion: dict[str, Any], folder: RunFolder
+    name: str, metrics: dict[str, float], model: LexicalRanker, fusion: dict[str, Any] | None, folder: RunFolder
 ) -> None:
     parameters = ", ".join(f"{key} {value:g}" for key, value in found_parameters(model).items())
     alone = f", alone {metrics['development/mrr_alone']:.4f}" if "development/mrr_alone" in metrics else ""

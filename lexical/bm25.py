@@ -30,21 +30,17 @@ GRID_K1 = (0.1, 0.3, 0.6, 0.9, 1.2, 1.6, 2.0, 2.6, 3.4)
 GRID_B = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.0)
 
 
+def search_space(k1: float | None, b: float | None) -> tuple[Sequence[float], Sequence[float]]:
+    """Values of k1 and b to try: the given one, or the grid."""
+    return GRID_K1 if k1 is None else (k1,), GRID_B if b is None else (b,)
+
+
 class Trial(NamedTuple):
     parameters: BM25Parameters
     mrr: float
 
 
-def inverse_document_frequency(index: ForwardIndex) -> np.ndarray:
-    """(vocabulary,) float64; 0 for a token that no document contains."""
-    df = np.asarray(index.document_frequency, dtype=np.float64)
-    idf = np.log1p((index.documents - df + 0.5) / (df + 0.5))
-    return np.where(df > 0, idf, 0.0)
-
-
-def bm25_scores(
-    index: ForwardIndex, idf: np.ndarray, queries: Ragged, candidates: Ragged, parameters: BM25Parameters
-) -> np.ndarray:
+def bm25_scores(index: ForwardIndex, queries: Ragged, candidates: Ragged, parameters: BM25Parameters) -> np.ndarray:
     """(pairs,) float32 scores of the candidate documents, row i of `candidates` belonging to row i of `queries`.
 
     Query tokens below 0 are unknown words and score nothing. Uses all numba threads; the result does not depend on
@@ -52,7 +48,7 @@ def bm25_scores(
     """
     return _score_pairs(
         queries.offsets, queries.values, candidates.offsets, candidates.values,
-        index.offsets, index.tokens, index.counts, index.lengths, idf,
+        index.offsets, index.tokens, index.counts, index.lengths, index.idf,
         max(index.mean_length, 1e-9), parameters.k1, parameters.b,
     )  # fmt: skip
 
@@ -68,6 +64,12 @@ def normalised(scores: np.ndarray, candidates: Ragged, idf_sums: np.ndarray) -> 
     return (scores / np.repeat(divisor, candidates.lengths())).astype(np.float32)
 
 
+def normalised_bm25(index: ForwardIndex, queries: Ragged, candidates: Ragged, parameters: BM25Parameters) -> np.ndarray:
+    """`bm25_scores`, ready for fusion."""
+    scores = bm25_scores(index, queries, candidates, parameters)
+    return normalised(scores, candidates, query_idf_sums(index.idf, queries))
+
+
 class Matches(NamedTuple):
     """What BM25 needs of the (query, candidate) pairs, gathered once and scored with any k1 and b."""
 
@@ -77,7 +79,7 @@ class Matches(NamedTuple):
     relative_length: np.ndarray  # (pairs,) float32: |D| / mean |D|
 
 
-def gather_matches(index: ForwardIndex, idf: np.ndarray, queries: Ragged, candidates: Ragged) -> Matches:
+def gather_matches(index: ForwardIndex, queries: Ragged, candidates: Ragged) -> Matches:
     per_pair = _count_matches(
         queries.offsets, queries.values, candidates.offsets, candidates.values, index.offsets, index.tokens
     )
@@ -87,7 +89,7 @@ def gather_matches(index: ForwardIndex, idf: np.ndarray, queries: Ragged, candid
     match_tf = np.empty(offsets[-1], np.float32)
     _fill_matches(
         queries.offsets, queries.values, candidates.offsets, candidates.values,
-        index.offsets, index.tokens, index.counts, idf, offsets, match_idf, match_tf,
+        index.offsets, index.tokens, index.counts, index.idf, offsets, match_idf, match_tf,
     )  # fmt: skip
     relative = (index.lengths[candidates.values] / max(index.mean_length, 1e-9)).astype(np.float32)
     return Matches(offsets, match_idf, match_tf, relative)
@@ -110,7 +112,7 @@ def tune(
     The first of equally good settings wins, in the order of the grid, so the result is the same on every machine.
     """
     k1_values, b_values = [round(k1, 4) for k1 in k1_values], [round(b, 4) for b in b_values]
-    matches = gather_matches(index, inverse_document_frequency(index), queries, task.candidates)
+    matches = gather_matches(index, queries, task.candidates)
 
     def attempt(k1: float, b: float) -> Trial:
         parameters = BM25Parameters(round(k1, 4), round(b, 4))

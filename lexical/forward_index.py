@@ -28,6 +28,7 @@ class ForwardIndex(NamedTuple):
     lengths: np.ndarray  # (documents,) int32 tokens of the document, repeats counted
     document_frequency: np.ndarray  # (vocabulary,) int64 documents that contain the token
     collection_frequency: np.ndarray  # (vocabulary,) int64 occurrences in the collection
+    idf: np.ndarray  # (vocabulary,) float64 ln(1 + (N - df + 0.5) / (df + 0.5)); 0 for a token of no document
 
     @property
     def documents(self) -> int:
@@ -47,7 +48,7 @@ def build_forward_index(blocks: Iterable[Ragged], vocabulary_size: int, folder: 
     folder.mkdir(parents=True, exist_ok=True)
     document_frequency = np.zeros(vocabulary_size, np.int64)
     collection_frequency = np.zeros(vocabulary_size, np.int64)
-    written = 0
+    written = documents = 0
     with (
         ArrayWriter(folder / "offsets.npy", np.int64) as offsets,
         ArrayWriter(folder / "tokens.npy", np.int32) as tokens,
@@ -62,10 +63,12 @@ def build_forward_index(blocks: Iterable[Ragged], vocabulary_size: int, folder: 
             counts.append(block_counts)
             lengths.append(block.lengths())
             written += len(block_tokens)
+            documents += block.rows
             document_frequency += np.bincount(block_tokens, minlength=vocabulary_size)
             collection_frequency += np.bincount(block_tokens, block_counts, vocabulary_size).astype(np.int64)
     np.save(folder / "document_frequency.npy", document_frequency)
     np.save(folder / "collection_frequency.npy", collection_frequency)
+    np.save(folder / "idf.npy", inverse_document_frequency(document_frequency, documents))
 
 
 def read_document_blocks(folder: Path, documents: int = DOCUMENTS_PER_BLOCK) -> Iterator[Ragged]:
@@ -74,6 +77,11 @@ def read_document_blocks(folder: Path, documents: int = DOCUMENTS_PER_BLOCK) -> 
     for first in range(0, len(offsets) - 1, documents):
         bounds = offsets[first : first + documents + 1]
         yield Ragged(bounds - bounds[0], read_range(folder / "tokens.npy", bounds[0], bounds[-1]))
+
+
+def inverse_document_frequency(document_frequency: np.ndarray, documents: int) -> np.ndarray:
+    df = document_frequency.astype(np.float64)
+    return np.where(df > 0, np.log1p((documents - df + 0.5) / (df + 0.5)), 0.0)
 
 
 def open_forward_index(folder: Path) -> ForwardIndex:

@@ -24,13 +24,15 @@ class RankedTask(NamedTuple):
 
 def ranking_order(candidates: Ragged, scores: np.ndarray, id_order: np.ndarray) -> np.ndarray:
     """(pairs,) permutation that sorts every row by score down, then document id up."""
-    _refuse_not_finite(scores)
+    _check(candidates, scores)
     return np.lexsort((id_order[candidates.values], -scores.astype(np.float32), candidates.row_numbers()))
 
 
 def reciprocal_ranks(task: RankedTask, scores: np.ndarray) -> np.ndarray:
     """(queries,) 1 / rank of the first relevant candidate, 0 where there is none."""
-    _refuse_not_finite(scores)
+    _check(task.candidates, scores)
+    if len(task.relevant) != len(scores):
+        raise ValueError(f"{len(task.relevant):,} judgements for {len(scores):,} scores")
     return _reciprocal_ranks(
         task.candidates.offsets, task.candidates.values, task.id_order, task.relevant, scores.astype(np.float32)
     )
@@ -41,7 +43,9 @@ def mean_reciprocal_rank(task: RankedTask, scores: np.ndarray) -> float:
     return float(reciprocal_ranks(task, scores).mean()) if task.candidates.rows else 0.0
 
 
-def _refuse_not_finite(scores: np.ndarray) -> None:
+def _check(candidates: Ragged, scores: np.ndarray) -> None:
+    if len(scores) != len(candidates.values):
+        raise ValueError(f"{len(scores):,} scores for {len(candidates.values):,} candidates")
     if not np.isfinite(scores).all():
         raise ValueError(f"{np.count_nonzero(~np.isfinite(scores)):,} scores are not finite: nothing can be ranked")
 

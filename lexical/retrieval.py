@@ -14,7 +14,7 @@ import bm25s
 import numpy as np
 from numba import get_num_threads, njit
 
-from lexical.bm25 import BM25Parameters, inverse_document_frequency
+from lexical.bm25 import BM25Parameters
 from lexical.forward_index import ForwardIndex
 from lexical.ragged import Ragged, offsets_of
 
@@ -36,7 +36,7 @@ class RetrievalIndex:
         indptr = offsets_of(np.asarray(forward.document_frequency))
         data, indices = _score_postings(
             forward.offsets, forward.tokens, forward.counts, forward.lengths, indptr,
-            inverse_document_frequency(forward), max(forward.mean_length, 1e-9), parameters.k1, parameters.b,
+            forward.idf, max(forward.mean_length, 1e-9), parameters.k1, parameters.b,
         )  # fmt: skip
         index.scores = {"data": data, "indices": indices, "indptr": indptr, "num_docs": forward.documents}
         index.vocab_dict = {"": forward.vocabulary_size}  # queries come as ids: no words are needed

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gzip
+import zlib
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,11 +60,11 @@ def _plain(value: object) -> str:
     return str(np.float32(value)) if isinstance(value, float) else str(value)
 
 
-def read_run(path: Path) -> dict[str, tuple[list[str], np.ndarray]]:
+def read_run(path: Path, wanted: Container[str] | None = None) -> dict[str, tuple[list[str], np.ndarray]]:
     """query id -> (document ids, float64 scores), in the order of the file; one clear line for a broken file."""
     found: dict[str, tuple[list[str], list[float]]] = {}
     try:
-        with path.open("rb") as file:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
                 try:
                     parts = raw.decode("utf-8-sig" if number == 1 else "utf-8").split()
@@ -79,9 +81,11 @@ def read_run(path: Path) -> dict[str, tuple[list[str], np.ndarray]]:
                     score = float("nan")
                 if not abs(score) <= LARGEST:  # also where it is nan
                     raise UserError(f"{path}, line {number:,}: the score {parts[4]!r} is no finite number")
+                if wanted is not None and parts[0] not in wanted:
+                    continue
                 documents, scores = found.setdefault(parts[0], ([], []))
                 documents.append(parts[2])
                 scores.append(score)
-    except OSError as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
     return {query: (documents, np.array(scores)) for query, (documents, scores) in found.items()}

@@ -8,19 +8,9 @@ import numpy as np
 import torch
 
 from lexical.batches import RankingBatch, TuningBatch
-from lexical.bm25 import (
-    GRID_B,
-    GRID_K1,
-    BM25Parameters,
-    Trial,
-    bm25_scores,
-    inverse_document_frequency,
-    normalised,
-    query_idf_sums,
-    tune,
-)
-from lexical.forward_index import ForwardIndex
+from lexical.bm25 import BM25Parameters, Trial, normalised_bm25, search_space, tune
 from lightning_modules.lexical_ranker import LexicalRanker
+from user_error import UserError
 
 
 class BM25(LexicalRanker):
@@ -46,10 +36,13 @@ class BM25(LexicalRanker):
         rerank_depth: int = 1000,
     ) -> None:
         super().__init__(field, fused, rerank_depth)
+        if k1 is not None and not 0 <= k1 < math.inf:
+            raise UserError(f"--model.k1 {k1}: must be 0 or more")
+        if b is not None and not 0 <= b <= 1:
+            raise UserError(f"--model.b {b}: must be between 0 and 1")
         self.given = (k1, b)
         self.register_buffer("k1", torch.tensor(math.nan if k1 is None else k1, dtype=torch.float64))
         self.register_buffer("b", torch.tensor(math.nan if b is None else b, dtype=torch.float64))
-        self._idf: tuple[ForwardIndex, np.ndarray] | None = None  # of the index seen last
 
     @property
     def parameters_found(self) -> BM25Parameters:
@@ -63,10 +56,7 @@ class BM25(LexicalRanker):
         k1, b = self.given
         trials: list[Trial] = []
         if k1 is None or b is None:
-            best = tune(
-                batch.forward, batch.queries, batch.task, trials.append,
-                GRID_K1 if k1 is None else (k1,), GRID_B if b is None else (b,),
-            )  # fmt: skip
+            best = tune(batch.forward, batch.queries, batch.task, trials.append, *search_space(k1, b))
             self.k1.fill_(best.k1)
             self.b.fill_(best.b)
         for step, trial in enumerate(trials):
@@ -75,8 +65,4 @@ class BM25(LexicalRanker):
                 logger.log_metrics(values, step=step)
 
     def score(self, batch: RankingBatch) -> np.ndarray:
-        if self._idf is None or self._idf[0] is not batch.forward:
-            self._idf = batch.forward, inverse_document_frequency(batch.forward)
-        idf = self._idf[1]
-        scores = bm25_scores(batch.forward, idf, batch.queries, batch.candidates, self.parameters_found)
-        return normalised(scores, batch.candidates, query_idf_sums(idf, batch.queries))
+        return normalised_bm25(*batch, self.parameters_found)

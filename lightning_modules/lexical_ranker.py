@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning as L
 import numpy as np
 import torch
 
 from lexical.batches import RankingBatch
+from user_error import UserError
 
 
 class LexicalRanker(L.LightningModule):
@@ -21,10 +22,24 @@ class LexicalRanker(L.LightningModule):
     """
 
     random = False  # nothing is drawn: seeds are ignored, results live in seed-1
-    processes = 1  # numba's threads use the whole machine; more processes would only repeat the work
+    trainer_settings: ClassVar[dict[str, Any]] = {  # one process: numba's threads use the whole machine
+        "accelerator": "cpu",
+        "devices": 1,
+        "num_nodes": 1,
+        "strategy": "auto",
+        "max_epochs": 1,
+        "fast_dev_run": False,
+        "limit_train_batches": 1.0,
+        "limit_predict_batches": 1.0,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "log_every_n_steps": 1,
+    }
 
     def __init__(self, field: str, fused: bool, rerank_depth: int) -> None:
         super().__init__()
+        if rerank_depth < 1:
+            raise UserError(f"--model.rerank_depth {rerank_depth}: must be 1 or more")
         self.automatic_optimization = False
         self.field, self.fused, self.rerank_depth = field, fused, rerank_depth
 

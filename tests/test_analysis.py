@@ -290,5 +290,17 @@ def test_settings_that_cannot_work_are_one_clear_line(tmp_path: Path) -> None:
 def test_each_field_has_its_analyser_and_its_identity() -> None:
     assert isinstance(analyser_of("word_all", AnalysisSettings()), SpacyAnalyser)
     assert isinstance(analyser_of("bwps", AnalysisSettings()), WordPieceAnalyser)
-    assert analyser_identity("bwps", AnalysisSettings()) != analyser_identity("bwps", AnalysisSettings(tokenizer="/x"))
     assert analyser_identity("lemm", AnalysisSettings()) == analyser_identity("word", AnalysisSettings(tokenizer="/x"))
+
+
+def test_the_identity_of_word_pieces_is_the_tokenizers_content_not_its_name(tmp_path: Path) -> None:
+    content = (packaged_encoder() / "tokenizer.json").read_text(encoding="utf-8")
+    for name, text in (("same", content), ("other", content.replace('"bert"', '"tree"', 1))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").write_text(content if name == "same" else text, encoding="utf-8")
+    packaged, same, other = (
+        analyser_identity("bwps", AnalysisSettings(tokenizer=name))
+        for name in ("packaged", str(tmp_path / "same"), str(tmp_path / "other"))
+    )
+    assert packaged == same
+    assert (content != (tmp_path / "other" / "tokenizer.json").read_text(encoding="utf-8")) == (packaged != other)

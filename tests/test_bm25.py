@@ -20,7 +20,6 @@ from lexical.bm25 import (
     Trial,
     bm25_scores,
     gather_matches,
-    inverse_document_frequency,
     normalised,
     query_idf_sums,
     score_matches,
@@ -39,8 +38,7 @@ settings_of_bm25 = st.builds(BM25Parameters, k1=st.floats(0, 3), b=st.floats(0, 
 
 def scores_of_all_pairs(collection: TinyCollection, parameters: BM25Parameters) -> np.ndarray:
     index = collection.forward_index()
-    idf = inverse_document_frequency(index)
-    return bm25_scores(index, idf, collection.query_tokens(), collection.all_pairs(), parameters)
+    return bm25_scores(index, collection.query_tokens(), collection.all_pairs(), parameters)
 
 
 def plain_scores(collection: TinyCollection, parameters: BM25Parameters) -> list[float]:
@@ -77,11 +75,11 @@ def test_scores_equal_the_formula(collection: TinyCollection, parameters: BM25Pa
 @given(collection=tiny_collections())
 def test_idf_equals_the_formula(collection: TinyCollection) -> None:
     expected = [plain_idf(collection.documents, token) for token in range(collection.vocabulary_size)]
-    assert inverse_document_frequency(collection.forward_index()).tolist() == pytest.approx(expected)
+    assert collection.forward_index().idf.tolist() == pytest.approx(expected)
 
 
 def test_idf_of_a_word_in_every_document_is_small_and_above_0() -> None:
-    idf = inverse_document_frequency(forward_index_of([[0], [0, 1], [0]], vocabulary_size=3))
+    idf = forward_index_of([[0], [0, 1], [0]], vocabulary_size=3).idf
     assert idf.tolist() == pytest.approx([math.log(1 + 0.5 / 3.5), math.log(1 + 2.5 / 1.5), 0.0])
 
 
@@ -89,9 +87,7 @@ def test_only_the_listed_candidates_are_scored_in_their_order() -> None:
     collection = seeded_collection(documents=30, queries=4)
     candidates = ragged([[3, 1], [], [29, 0, 3], [7]], np.int32)
     index = collection.forward_index()
-    scores = bm25_scores(
-        index, inverse_document_frequency(index), collection.query_tokens(), candidates, BM25Parameters()
-    )
+    scores = bm25_scores(index, collection.query_tokens(), candidates, BM25Parameters())
     pairs = zip(candidates.row_numbers(), candidates.values, strict=True)
     expected = [plain_bm25(collection.documents, collection.queries[q], doc, 1.2, 0.75) for q, doc in pairs]
     assert scores.tolist() == pytest.approx(expected, abs=1e-5)
@@ -102,9 +98,8 @@ def test_only_the_listed_candidates_are_scored_in_their_order() -> None:
 @given(collection=tiny_collections(), parameters=settings_of_bm25)
 def test_gathered_matches_give_the_same_scores(collection: TinyCollection, parameters: BM25Parameters) -> None:
     index = collection.forward_index()
-    idf = inverse_document_frequency(index)
-    matches = gather_matches(index, idf, collection.query_tokens(), collection.all_pairs())
-    direct = bm25_scores(index, idf, collection.query_tokens(), collection.all_pairs(), parameters)
+    matches = gather_matches(index, collection.query_tokens(), collection.all_pairs())
+    direct = bm25_scores(index, collection.query_tokens(), collection.all_pairs(), parameters)
     np.testing.assert_allclose(score_matches(matches, parameters), direct, rtol=1e-5, atol=1e-6)
 
 
@@ -122,8 +117,7 @@ from tests.tiny_collections import seeded_collection
 
 collection = seeded_collection(documents=300, queries=64)
 index = open_forward_index(Path(sys.argv[1]))
-idf = inverse_document_frequency(index)
-texts = (index, idf, collection.query_tokens(), collection.all_pairs())
+texts = (index, collection.query_tokens(), collection.all_pairs())
 for threads in (1, 2, 3, 4):
     numba.set_num_threads(threads)
     direct, gathered = bm25_scores(*texts, BM25Parameters()), score_matches(gather_matches(*texts), BM25Parameters())
@@ -159,7 +153,7 @@ def test_normalised_scores_of_queries_without_repeats_lie_between_0_and_1(
     collection: TinyCollection, parameters: BM25Parameters
 ) -> None:
     once = collection._replace(queries=[list(dict.fromkeys(query)) for query in collection.queries])
-    idf = inverse_document_frequency(once.forward_index())
+    idf = once.forward_index().idf
     found = normalised(
         scores_of_all_pairs(once, parameters), once.all_pairs(), query_idf_sums(idf, once.query_tokens())
     )

@@ -200,7 +200,7 @@ def test_an_external_run_is_read_by_score_then_id(collection: Collection, querie
         ("q3", "Z", 0.0),
     ]
     run_file(tmp_path / "any.run", rows)
-    found = external_candidates(tmp_path / "any.run", queries, collection, 1000)
+    found, _ = external_candidates(tmp_path / "any.run", queries, collection, 1000)
     write_candidates(found, queries, collection, "external", tmp_path / "out")
     assert as_lists(open_candidates(tmp_path / "out", "test"), collection) == [
         [("D10", 9.5), ("D1", 2.0), ("D2", 2.0), ("é", 2.0)],
@@ -220,7 +220,7 @@ def test_an_external_run_is_cut_by_score_then_id(
         ("q3", "Z", 1.0),
     ]
     run_file(tmp_path / "any.run", rows[::order])
-    found = external_candidates(tmp_path / "any.run", queries, collection, depth=3)
+    found, _ = external_candidates(tmp_path / "any.run", queries, collection, depth=3)
     write_candidates(found, queries, collection, "external", tmp_path / "out")
     assert as_lists(open_candidates(tmp_path / "out", "test"), collection)[0] == [
         ("D10", 9.5),
@@ -233,7 +233,7 @@ def test_a_folder_holds_one_run_a_query_set(collection: Collection, queries: Que
     (tmp_path / "runs").mkdir()
     run_file(tmp_path / "runs" / "test.run", [("q1", "D1", 1.0), ("q2", "D2", 1.0), ("q3", "Z", 1.0)])
     run_file(tmp_path / "runs" / "development.run", [("q1", "Z", 1.0)])
-    found = external_candidates(tmp_path / "runs", queries, collection, 10)
+    found, _ = external_candidates(tmp_path / "runs", queries, collection, 10)
     assert as_lists(found, collection) == [[("D1", 1.0)], [("D2", 1.0)], [("Z", 1.0)]]
     (tmp_path / "runs" / "test.run").unlink()
     with pytest.raises(UserError, match=r"^--data\.candidates: there is no file .*/runs/test\.run$"):
@@ -241,7 +241,7 @@ def test_a_folder_holds_one_run_a_query_set(collection: Collection, queries: Que
 
 
 def test_missing_queries_unknown_documents_and_repeats_are_counted_and_said(
-    collection: Collection, queries: QuerySet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    collection: Collection, queries: QuerySet, tmp_path: Path
 ) -> None:
     rows = [
         ("q3", "D1", 3.0),
@@ -252,12 +252,12 @@ def test_missing_queries_unknown_documents_and_repeats_are_counted_and_said(
         ("other", "Z", 1.0),
     ]
     path = run_file(tmp_path / "any.run", rows)
-    found = external_candidates(path, queries, collection, 10)
+    found, notes = external_candidates(path, queries, collection, 10)
     assert as_lists(found, collection) == [[], [], [("D1", 4.0), ("D2", 2.0)]]
-    assert capsys.readouterr().err.splitlines() == [
-        f"{path}: 2 of 3 queries of test are not in it and count as 0 (first: q1)",
-        f"{path}: 2 lines name a document a second time for the same query and are left out",
-        f"{path}: 1 lines of test name documents that are not in the collection, left out",
+    assert notes == [
+        f"{path}: test: 2 of 3 queries are not in it and count as 0 (first: q1)",
+        f"{path}: test: 2 lines name a document a second time for the same query and are left out",
+        f"{path}: test: 1 lines name documents that are not in the collection and are left out",
     ]
 
 
@@ -287,7 +287,9 @@ def test_a_run_that_cannot_be_meant_is_one_clear_line(
 def test_a_score_beyond_float32_is_one_clear_line(collection: Collection, queries: QuerySet, tmp_path: Path) -> None:
     path = run_file(tmp_path / "any.run", [("q1", "D1", 1e300), ("q2", "D1", 1.0), ("q3", "D1", 1.0)])
     with pytest.raises(UserError):
-        write_candidates(external_candidates(path, queries, collection, 10), queries, collection, "x", tmp_path / "out")
+        write_candidates(
+            external_candidates(path, queries, collection, 10)[0], queries, collection, "x", tmp_path / "out"
+        )
 
 
 # ------------------------------------------------------------------------------------------------------- negatives

@@ -74,7 +74,7 @@ def test_opened_again_it_is_memory_mapped_read_only_and_typed(tmp_path: Path) ->
     types = {name: array.dtype.name for name, array in index._asdict().items()}
     assert types == {
         "offsets": "int64", "tokens": "int32", "counts": "int32", "lengths": "int32",
-        "document_frequency": "int64", "collection_frequency": "int64",
+        "document_frequency": "int64", "collection_frequency": "int64", "idf": "float64",
     }  # fmt: skip
     assert counted(index) == [{0: 1, 2: 2}, {1: 1}]
 

@@ -141,9 +141,10 @@ def test_the_fingerprint_names_what_is_ranked(small_folder: Path, cache: Path) -
 
 
 def test_the_fingerprint_sees_another_run_at_the_same_place(small_folder: Path, cache: Path, tmp_path: Path) -> None:
-    run = write_lines(tmp_path / "other.run", ["test0 Q0 D1 1 2.0 x"])
+    queries = [f"{name}{i}" for name, count in (("train", 300), ("dev", 60), ("test", 40)) for i in range(count)]
+    run = write_lines(tmp_path / "other.run", [f"{query} Q0 D1 1 2.0 x" for query in queries])
     before = fingerprint(small_folder, cache, candidates=str(run))
-    write_lines(run, ["test0 Q0 D2 1 2.0 x", "test1 Q0 D3 1 1.0 x"])
+    write_lines(run, [f"{query} Q0 D2 1 20.0 x" for query in queries])
     assert fingerprint(small_folder, cache, candidates=str(run)) != before
 
 

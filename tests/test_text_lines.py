@@ -268,3 +268,10 @@ def test_files_are_found_plain_before_gz_and_in_the_order_of_the_names(tmp_path:
     assert find_file(tmp_path, "b.tsv") == tmp_path / "b.tsv"
     assert find_file(tmp_path, "a.tsv", "b.tsv") == tmp_path / "a.tsv.gz"
     assert find_file(tmp_path, "c.tsv", "d.tsv") is None
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le"])
+def test_utf_16_is_named_instead_of_blaming_other_files(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "collection.tsv").write_bytes("D1\tsome text\nD2\tmore text\n".encode(encoding))
+    with pytest.raises(UserError, match=r"collection\.tsv is UTF-16: save it as UTF-8$"):
+        list(read_documents(tmp_path / "collection.tsv", LineReport("collection.tsv")))

@@ -114,7 +114,7 @@ def test_the_size_of_a_shard_changes_no_byte(tmp_path: Path, monkeypatch: pytest
                 if path.is_file()
             }
         )
-    assert len(written[0]) == 36 and written[0] == written[1] == written[2]
+    assert len(written[0]) == 40 and written[0] == written[1] == written[2]
 
 
 def test_a_collection_without_a_single_word_has_empty_fields(tmp_path: Path) -> None:

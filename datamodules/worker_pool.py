@@ -1,0 +1,71 @@
+"""Worker processes for preparation: results in order, bounded memory, and no process left behind.
+
+Processes are spawned, not forked: the caller may run threads (torch, tokenizers), and a forked lock never opens.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+from user_error import UserError
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+
+def cores() -> int:
+    """Cores that this process may use (on a shared server perhaps fewer than there are)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_order(
+    work: Callable[[Job], Result],
+    jobs: Iterable[Job],
+    workers: int,
+    start: Callable[..., None] | None = None,
+    settings: tuple[Any, ...] = (),
+) -> Iterator[Result]:
+    """``work(job)`` of each job, in the order of the jobs, at most two a worker under way.
+
+    `work` and `start` (called once in each process with `settings`) are module-level functions. With one worker all
+    happens in this process.
+    """
+    if workers <= 1:
+        if start is not None:
+            start(*settings)
+        yield from map(work, jobs)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _start_process, (start, settings)) as pool:
+        waiting: deque[Future[Result]] = deque()
+        try:
+            for job in jobs:
+                waiting.append(pool.submit(work, job))
+                if len(waiting) >= 2 * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except BrokenProcessPool as error:
+            raise UserError("a worker process was killed, perhaps for lack of memory: try --data.workers 1") from error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _start_process(start: Callable[..., None] | None, settings: tuple[Any, ...]) -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:  # a killed parent closes no queue: its workers would wait for ever
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    if start is not None:
+        start(*settings)
