@@ -108,7 +108,7 @@ def load(name: str, kind: str, sections: set[str]) -> dict[str, Any]:
         raise UserError(f"{path} has no section {kind!r}")
     if unknown := set(content) - sections:
         raise UserError(
-            f"{path} has unknown sections {', '.join(sorted(map(str, unknown)))}; known are {', '.join(sorted(sections))}"
+            f"{path} has unknown sections {', '.join(sorted(map(str, unknown)))}; known: {', '.join(sorted(sections))}"
         )
     return content
 
