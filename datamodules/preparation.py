@@ -200,6 +200,9 @@ class Preparation:
                 self._folders[key] = self._external_folder(query_set)
             else:
                 self._folders[key] = self._candidate_folder(self.first_stage_parameters, self.ranked_sets)
+            lengths = open_candidates(self._folders[key], query_set).candidates.lengths()
+            if empty := np.count_nonzero(lengths == 0):
+                say(f"{query_set}: queries without any candidate, which count as 0: {empty:,}")
         return self._folders[key]
 
     @cached_property

@@ -22,7 +22,6 @@ from lexical.batches import RankingBatch, TuningBatch
 from lexical.bm25 import normalised_bm25
 from lexical.ragged import Ragged
 from lexical.ranking import RankedTask
-from terminal import say
 from user_error import UserError
 
 QUERIES_PER_RANKING_BATCH = 256
@@ -88,9 +87,7 @@ class RetrievalData(L.LightningDataModule):
         """Everything on disk that ranking needs; runs in one process, before any other starts."""
         self.prepared.field(self.field)
         for query_set in self.prepared.ranked_sets:
-            empty = np.count_nonzero(self.prepared.candidates(query_set).candidates.lengths() == 0)
-            if empty:
-                say(f"{query_set}: {empty:,} queries have no candidate and count as 0")
+            self.prepared.candidates(query_set)
 
     # --- what rankers get
 
