@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from user_error import UserError
@@ -47,7 +49,8 @@ def in_order(
         waiting: deque[Future[Result]] = deque()
         try:
             for job in jobs:
-                waiting.append(pool.submit(work, job))
+                with _born_without_interrupts():
+                    waiting.append(pool.submit(work, job))
                 if len(waiting) >= 2 * workers:
                     yield waiting.popleft().result()
             while waiting:
@@ -56,6 +59,19 @@ def in_order(
             raise UserError("a worker process was killed, perhaps for lack of memory: try --data.workers 1") from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _born_without_interrupts() -> Iterator[None]:
+    """Processes started in here ignore Ctrl-C from birth: it reaches all of them, and is the parent's to answer."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _start_process(start: Callable[..., None] | None, settings: tuple[Any, ...]) -> None:

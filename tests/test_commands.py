@@ -374,6 +374,7 @@ def test_ctrl_c_leaves_a_cache_that_the_next_run_completes(
         [sys.executable, str(ROOT / "train.py"), *arguments],
         cwd=tmp_path, env={**os.environ, "WANDB_MODE": "disabled"},
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs are born deaf to it
     )  # fmt: skip
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("cache/*/*/.fields*.building")) and time.monotonic() < deadline:

@@ -39,3 +39,14 @@ def test_a_killed_worker_is_one_clear_line() -> None:
 
 def test_there_is_at_least_one_core() -> None:
     assert 1 <= cores() <= (os.cpu_count() or 1)
+
+
+def ignores_interrupts(number: int) -> bool:
+    return signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+
+
+def test_ctrl_c_is_left_to_the_parent() -> None:
+    """A terminal sends it to every process: workers must not answer with tracebacks, the parent must stay able to."""
+    before = signal.getsignal(signal.SIGINT)
+    assert all(in_order(ignores_interrupts, range(4), 2))
+    assert signal.getsignal(signal.SIGINT) == before
