@@ -19,9 +19,19 @@ from rich.progress import (
 T = TypeVar("T")
 
 
+_silent = False
+
+
+def be_silent() -> None:
+    """From now on this process says nothing: of several processes that train together one speaks."""
+    global _silent
+    _silent = True
+
+
 def say(line: str) -> None:
     """One plain line on standard error, so that standard output holds results only."""
-    print(line, file=sys.stderr, flush=True)
+    if not _silent:
+        print(line, file=sys.stderr, flush=True)
 
 
 def progress_bar(transient: bool = True) -> Progress:
@@ -35,7 +45,7 @@ def progress_bar(transient: bool = True) -> Progress:
         TimeRemainingColumn(),
         console=console,
         transient=transient,
-        disable=not console.is_terminal,
+        disable=_silent or not console.is_terminal,
     )
 
 

@@ -20,6 +20,12 @@ class UserError(Exception):
         super().__init__(" ".join(message.split()))
 
 
+def require(good: bool, flag: str, value: object, wanted: str) -> None:
+    """A setting that was given on the command line or in a YAML file must be `wanted`."""
+    if not good:
+        raise UserError(f"{flag} {value}: must be {wanted}")
+
+
 def run_script(main: Callable[[Sequence[str]], object]) -> int:
     """Runs an entry script's `main` on the command line; the exit code."""
     script = sys.argv[0].rsplit("/", 1)[-1]

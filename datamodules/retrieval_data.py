@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import lightning as L
 import numpy as np
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
-from datamodules.analysis import LOOKUP, PACKAGED, AnalysisSettings
+from datamodules.analysis import LOOKUP, AnalysisSettings
+from datamodules.bitext_blocks import BitextBlocks
 from datamodules.cached_step import fingerprint
 from datamodules.preparation import Preparation, PreparationSettings, TextSource
 from datamodules.query_sets import DEVELOPMENT, TEST, TRAIN_FUSION, TRAIN_MODELING, QuerySet, SplitSizes
 from datamodules.sources import IrDatasetsSource, Source, existing_folder, folder_source, official_source
 from datamodules.text_sources import FileTexts, PyDocsTexts
-from lexical.batches import RankingBatch, TuningBatch
+from lexical.batches import Loader, Needs, RankingBatch, TuningBatch
 from lexical.bm25 import normalised_bm25
 from lexical.ragged import Ragged
 from lexical.ranking import RankedTask
-from user_error import UserError
+from packaged_encoder import PACKAGED
+from user_error import UserError, require
 
 QUERIES_PER_RANKING_BATCH = 256
 T = TypeVar("T")
@@ -60,11 +63,11 @@ class RetrievalData(L.LightningDataModule):
         tokenizer: str = PACKAGED,
     ) -> None:
         super().__init__()
-        _require(depth >= 1, "depth", depth, "1 or more")
-        _require(workers >= 0, "workers", workers, "0 (one a core) or more")
-        _require(max_doc_tokens is None or max_doc_tokens >= 1, "max_doc_tokens", max_doc_tokens, "1 or more")
-        _require(k1 is None or k1 >= 0, "k1", k1, "0 or more")
-        _require(b is None or 0 <= b <= 1, "b", b, "between 0 and 1")
+        require(depth >= 1, "--data.depth", depth, "1 or more")
+        require(workers >= 0, "--data.workers", workers, "0 (one a core) or more")
+        require(max_doc_tokens is None or max_doc_tokens >= 1, "--data.max_doc_tokens", max_doc_tokens, "1 or more")
+        require(k1 is None or k1 >= 0, "--data.k1", k1, "0 or more")
+        require(b is None or 0 <= b <= 1, "--data.b", b, "between 0 and 1")
         settings = PreparationSettings(
             analysis=AnalysisSettings(spacy_model, tokenizer, max_doc_tokens),
             k1=k1,
@@ -77,33 +80,63 @@ class RetrievalData(L.LightningDataModule):
         if settings.candidates is not None and not settings.candidates.exists():
             raise UserError(f"--data.candidates: there is no file or folder {settings.candidates}")
         self.prepared = Preparation(name, texts, settings, Path(cache_dir).expanduser())
-        self.field = settings.first_stage_field  # the ranker's field; see `serve`
+        self.needs: Needs | None = None  # of the ranker that is to be trained; see `serve`
 
-    def serve(self, field: str) -> None:
-        """Names the field whose tokens the batches carry: the ranker's."""
-        self.field = field
+    def serve(self, needs: Needs) -> None:
+        """What the ranker that is to be trained asks for."""
+        self.needs = needs
 
     def prepare_data(self) -> None:
-        """Everything on disk that ranking needs; runs in one process, before any other starts."""
-        self.prepared.field(self.field)
+        """Everything on disk that training and ranking need; runs in one process, before any other starts."""
+        for field in self.needs.fields if self.needs else ():
+            self.prepared.field(field)
         for query_set in self.prepared.ranked_sets:
             self.prepared.candidates(query_set)
 
     # --- what rankers get
 
-    def train_dataloader(self) -> DataLoader[TuningBatch]:
-        """One batch: the development queries, to choose parameters on."""
-        tokens = self.prepared.query_tokens(DEVELOPMENT, self.field)
-        batch = TuningBatch(self.prepared.field(self.field).forward, tokens, self.prepared.tuning_task())
-        return _ready_made([batch])
+    def train_dataloader(self) -> DataLoader[Any]:
+        return self._loader(self._asked.train)
 
-    def ranking_loader(self, query_set: str, depth: int) -> DataLoader[RankingBatch]:
+    def val_dataloader(self) -> DataLoader[Any] | list[Any]:
+        return [] if self._asked.validation is None else self._loader(self._asked.validation)
+
+    @property
+    def _asked(self) -> Needs:
+        if self.needs is None:
+            raise ValueError("say first what the ranker needs: serve(ranker.needs())")
+        return self.needs
+
+    def _loader(self, kind: Loader) -> DataLoader[Any]:
+        fields = self._asked.fields
+        if kind == "pool":
+            return _ready_made([self._tuning_batch(field, self.prepared.tuning_task()) for field in fields])
+        if kind == "development":
+            task = self.prepared.ranked_task(DEVELOPMENT, self._asked.depth)
+            return _ready_made([self._tuning_batch(field, task) for field in fields])
+        rank, ranks = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+        blocks = [BitextBlocks(self.prepared, field, self._asked.bitext, (rank, ranks)) for field in fields]
+        return _ready_made(ConcatDataset(blocks))
+
+    def _tuning_batch(self, field: str, task: RankedTask) -> TuningBatch:
+        prepared, first = self.prepared, self.prepared.settings.first_stage_field
+        bm25 = normalised_bm25(
+            prepared.field(first).forward,
+            prepared.query_tokens(DEVELOPMENT, first),
+            task.candidates,
+            prepared.first_stage_parameters,
+        )
+        own = prepared.field(field)
+        queries = prepared.query_tokens(DEVELOPMENT, field)
+        return TuningBatch(field, own.vocabulary(), own.forward, queries, task, bm25)
+
+    def ranking_loader(self, query_set: str, field: str, depth: int) -> DataLoader[RankingBatch]:
         """Batches of queries with their candidates, in the order of the query set."""
-        return _ready_made(self._ranking_batches(query_set, self.field, depth))
+        return _ready_made(self._ranking_batches(query_set, field, depth))
 
-    def first_stage_scores(self, query_set: str, depth: int) -> np.ndarray:
+    def first_stage_scores(self, query_set: str, depth: int, most_batches: int | None = None) -> np.ndarray:
         """(pairs,) BM25 of the first-stage field divided by the sum of query idf values, over the same candidates."""
-        batches = self._first_stage_batches(query_set, depth)
+        batches = self._first_stage_batches(query_set, depth)[:most_batches]
         parameters = self.prepared.first_stage_parameters
         return np.concatenate([normalised_bm25(*batch, parameters) for batch in batches] or [np.zeros(0, np.float32)])
 
@@ -212,19 +245,14 @@ class MSMarco(RetrievalData):
         super().__init__(name, FileTexts(source, f"MS MARCO {kind} collection", sizes), **kwargs)
 
 
-def _require(good: bool, flag: str, value: object, wanted: str) -> None:
-    if not good:
-        raise UserError(f"--data.{flag} {value}: must be {wanted}")
-
-
 def _sizes(train_fusion: int | None, development: int | None, test: int | None) -> SplitSizes:
     sizes = SplitSizes(train_fusion, development, test)
     for name, size in sizes._asdict().items():
-        _require(size is None or size >= 1, f"{name}_queries", size, "1 or more")
+        require(size is None or size >= 1, f"--data.{name}_queries", size, "1 or more")
     return sizes
 
 
-def _ready_made(batches: list[T]) -> DataLoader[T]:
+def _ready_made(batches: Sequence[T] | Dataset[T]) -> DataLoader[T]:
     """Batches handed on as they are: nothing is copied, nothing dropped, nothing padded."""
     return DataLoader(batches, batch_size=None, num_workers=0, collate_fn=_as_it_is)  # type: ignore[arg-type]
 

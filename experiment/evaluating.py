@@ -7,7 +7,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import lightning as L
 import torch
 from jsonargparse import Namespace
 from numba import get_num_threads
@@ -21,7 +20,7 @@ from evaluation.measures import main_measure, measure, per_query_tsv, recall_at
 from evaluation.results_table import Result, build_table, html_page, latex, markdown
 from experiment.folders import RunFolder, read_json, trained_models, write_json, write_text
 from experiment.named_configs import import_class, names
-from experiment.reranking import Reranked, as_run, milliseconds_per_1k, rerank
+from experiment.reranking import Reranked, as_run, milliseconds_per_1k, ranking_trainer, rerank
 from experiment.tracking import RunLabels, finish_run, log_files, never_fatal, start_run
 from experiment.training import quiet_lightning
 from lexical.trec_run import write_run
@@ -75,6 +74,7 @@ def load_ranker(folder: RunFolder, name: str) -> LexicalRanker:
         model = target(**settings["model"])
         checkpoint = torch.load(folder.checkpoint, map_location="cpu", weights_only=True)
         model.load_state_dict(checkpoint["state_dict"], strict=True)
+        model.load_files(folder.path)
     except Exception as error:  # damaged, hostile or of another version: whatever it is, it is not trusted
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
@@ -86,14 +86,14 @@ def load_ranker(folder: RunFolder, name: str) -> LexicalRanker:
 
 def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: Namespace) -> Evaluated:
     model = load_ranker(folder, name)
-    data.serve(model.field)
     data.prepare_data()
+    model.check_vocabulary(data.prepared.field(model.field).vocabulary())
     if _entry(folder.development, "data") != data.fingerprint():
         raise UserError(
             f"{name} was trained on other data or candidates than these: give the same --data settings, "
             f"or train it again: python train.py --model {name}"
         )
-    trainer = L.Trainer(**model.trainer_settings, logger=False, enable_model_summary=False)
+    trainer = ranking_trainer(model)
     weights = _fusion_weights(folder) if model.fused else None
     results: list[Result] = []
     files: list[Path] = []

@@ -49,6 +49,11 @@ class RunFolder(NamedTuple):
         """What evaluate.py measured for this seed."""
         return self.path / "evaluation.json"
 
+    @property
+    def table(self) -> Path:
+        """The translation table of a ranker that has one."""
+        return self.path / "table"
+
     def run(self, query_set: str, alone: bool) -> Path:
         return self.path / "runs" / f"{query_set}{'.alone' if alone else ''}.run"
 
@@ -59,7 +64,7 @@ class RunFolder(NamedTuple):
         """Takes away what says that this folder is complete, and what was measured: a new training begins."""
         for path in (self.config, self.evaluation, self.development, self.fusion):
             path.unlink(missing_ok=True)
-        for folder in ("runs", "per_query"):
+        for folder in ("runs", "per_query", "table"):
             shutil.rmtree(self.path / folder, ignore_errors=True)
 
     def load_config(self) -> dict[str, Any]:

@@ -7,46 +7,67 @@ import time
 import warnings
 from typing import Any
 
+import lightning as L
 import yaml
 from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
+from lightning.pytorch.utilities import rank_zero_only
 
 from datamodules.query_sets import DEVELOPMENT, TRAIN_FUSION
 from experiment.command_line import NamedConfigCLI
 from experiment.folders import RunFolder, write_json, write_text
-from experiment.reranking import learn_fusion, rerank
-from experiment.tracking import RunLabels, finish_run, never_fatal, start_run
+from experiment.reranking import learn_fusion, ranking_trainer, rerank
+from experiment.tracking import RunLabels, finish_run, log_files, never_fatal, start_run
 from lexical.ranking import mean_reciprocal_rank
 from lightning_modules.lexical_ranker import LexicalRanker
-from terminal import say
+from terminal import be_silent, say
 
-_TRAINER_DEFAULTS = {"accelerator": "auto", "devices": 1, "fast_dev_run": False, "num_nodes": 1, "strategy": "auto"}
+_TRAINER_DEFAULTS = {
+    "accelerator": "auto", "devices": 1, "fast_dev_run": False, "num_nodes": 1, "strategy": "auto",
+    "check_val_every_n_epoch": 1,
+}  # fmt: skip
 
 
 def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
-    """Fits, learns the fusion weights, reports on development; everything goes to the run's folder."""
+    """Fits, learns the fusion weights, reports on development; everything goes to the run's folder.
+
+    Of several processes all fit, and rank zero alone does the rest: the others return nothing.
+    """
     assert cli.resolved.model is not None
     started = time.perf_counter()
     data, model, name = cli.datamodule, cli.model, cli.resolved.model.name
     config = cli.config_as_dict()
     seed = config["seed"] if model.random else 1
     folder = RunFolder.of(config["output_dir"], data.name, name, seed)
+    leads = rank_zero_only.rank == 0  # type: ignore[attr-defined]
+    if not leads:
+        be_silent()
     if seed != config["seed"]:
         say(f"{name} draws nothing at random: --seed {config['seed']} is ignored, results go to seed-1")
     _settle_trainer(config, model, name)
-    print(yaml.safe_dump({"ranker": name, **_given(config)}, sort_keys=False), end="", flush=True)
+    if leads:
+        print(yaml.safe_dump({"ranker": name, **_given(config)}, sort_keys=False), end="", flush=True)
     quiet_lightning()
-    data.serve(model.field)
+    data.serve(model.needs())
     data.prepare_data()
 
-    folder.forget_results()
-    run = start_run(RunLabels(name, data.name, seed, "train").init_arguments(config, folder.path))
-    loggers: list[Logger] = [CSVLogger(folder.path, name="", version="")]
-    if run is not None:
-        loggers.append(WandbLogger(experiment=run))
-    trainer = cli.instantiate_trainer(**config["trainer"], logger=loggers, default_root_dir=str(folder.path))
+    run = None
+    loggers: list[Logger] = []
+    if leads:
+        folder.forget_results()
+        run = start_run(RunLabels(name, data.name, seed, "train").init_arguments(config, folder.path))
+        loggers.append(CSVLogger(folder.path, name="", version=""))
+        if run is not None:
+            loggers.append(WandbLogger(experiment=run))
+    strategy = model.strategy(_processes(config["trainer"]))
+    trainer = cli.instantiate_trainer(
+        **{**config["trainer"], "strategy": strategy}, logger=loggers, default_root_dir=str(folder.path)
+    )
     trainer.fit(model, data)
-    fusion = learn_fusion(trainer, model, name, data, TRAIN_FUSION) if model.fused else None
-    ranked = rerank(trainer, model, data, DEVELOPMENT, fusion["weights"] if fusion else None)
+    if not trainer.is_global_zero:
+        return {}
+    ranks = ranking_trainer(model)
+    fusion = learn_fusion(ranks, model, name, data, TRAIN_FUSION) if model.fused else None
+    ranked = rerank(ranks, model, data, DEVELOPMENT, fusion["weights"] if fusion else None)
     metrics = {"development/mrr": mean_reciprocal_rank(ranked.task, ranked.row)}
     if model.fused:
         metrics["development/mrr_alone"] = mean_reciprocal_rank(ranked.task, ranked.alone)
@@ -54,18 +75,33 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
     for logger in trainer.loggers:
         logger.log_metrics(metrics)
         logger.save()
-    trainer.save_checkpoint(folder.checkpoint)
+    save_ranker(ranks, model, name, folder)
     if fusion:
         write_json(folder.fusion, fusion)
     seconds = time.perf_counter() - started
-    measured = {**metrics, **found_parameters(model), "seconds": round(seconds, 1), "data": data.fingerprint()}
+    measured = {**metrics, **model.findings(), "seconds": round(seconds, 1), "data": data.fingerprint()}
     write_json(folder.development, measured)
-    write_json(folder.ranker, {"name": name, "class": f"{type(model).__module__}.{type(model).__qualname__}"})
     write_text(folder.config, yaml.safe_dump(config, sort_keys=False))  # last: it says that training is complete
     with never_fatal():
-        finish_run(run, metrics | found_parameters(model))
+        if run is not None and folder.table.is_dir():
+            log_files(run, f"table-{data.name}-{name}", "table", sorted(folder.table.iterdir()))
+        finish_run(run, metrics | model.findings())
     _report(name, metrics, model, fusion, folder)
     return metrics
+
+
+def save_ranker(trainer: L.Trainer, model: LexicalRanker, name: str, folder: RunFolder) -> None:
+    """Checkpoint, further files and class of the ranker."""
+    folder.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    trainer.save_checkpoint(folder.checkpoint)
+    model.save_files(folder.path)
+    write_json(folder.ranker, {"name": name, "class": f"{type(model).__module__}.{type(model).__qualname__}"})
+
+
+def _processes(trainer: dict[str, Any]) -> int:
+    """Processes that the trainer will have, as far as the settings tell."""
+    devices, nodes = str(trainer.get("devices", 1)), trainer.get("num_nodes") or 1
+    return (int(devices) if devices.isdigit() else 1) * nodes
 
 
 def _given(config: dict[str, Any]) -> dict[str, Any]:
@@ -76,18 +112,13 @@ def _given(config: dict[str, Any]) -> dict[str, Any]:
 
 def _settle_trainer(config: dict[str, Any], model: LexicalRanker, name: str) -> None:
     """Writes what the ranker fixes into the configuration: what is saved is what ran. Says what was overruled."""
-    for key, value in model.trainer_settings.items():
+    for key, value in model.trainer_settings().items():
         asked = config["trainer"][key]
         if asked not in (value, None, _TRAINER_DEFAULTS.get(key)):
             say(f"{name} runs with --trainer.{key} {value}: {asked} is ignored")
         config["trainer"][key] = value
     for key in ("logger", "callbacks", "default_root_dir"):
         config["trainer"].pop(key, None)
-
-
-def found_parameters(model: LexicalRanker) -> dict[str, float]:
-    """Tuned values of a ranker: its scalar buffers."""
-    return {name: float(value) for name, value in model.named_buffers() if value.ndim == 0}
 
 
 def quiet_lightning() -> None:
@@ -100,7 +131,8 @@ def quiet_lightning() -> None:
 def _report(
     name: str, metrics: dict[str, float], model: LexicalRanker, fusion: dict[str, Any] | None, folder: RunFolder
 ) -> None:
-    parameters = ", ".join(f"{key} {value:g}" for key, value in found_parameters(model).items())
+    found = [f"{key} {value:g}" for key, value in model.findings().items() if "/" not in key]
+    parameters = ", ".join([f"field {model.field}", *found])
     alone = f", alone {metrics['development/mrr_alone']:.4f}" if "development/mrr_alone" in metrics else ""
     weights = ""
     if fusion:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit, prange
 
-from lexical.forward_index import ForwardIndex
+from lexical.forward_index import ForwardIndex, find_token
 from lexical.ragged import Ragged
 from lexical.ranking import RankedTask, mean_reciprocal_rank
 
@@ -133,19 +133,6 @@ def _half_way(values: Sequence[float], centre: float) -> list[float]:
     return [*below, centre, *above]
 
 
-@njit(cache=True, nogil=True)
-def _find(tokens: np.ndarray, start: int, end: int, token: int) -> int:
-    """Position of `token` in the ascending ``tokens[start:end]``, or -1."""
-    low, high = start, end
-    while low < high:
-        middle = (low + high) >> 1
-        if tokens[middle] < token:
-            low = middle + 1
-        else:
-            high = middle
-    return low if low < end and tokens[low] == token else -1
-
-
 @njit(cache=True, nogil=True, parallel=True)
 def _score_pairs(  # type: ignore[no-untyped-def]
     q_offsets, q_tokens, c_offsets, c_docs, offsets, tokens, counts, lengths, idf, mean_length, k1, b
@@ -158,7 +145,7 @@ def _score_pairs(  # type: ignore[no-untyped-def]
             total = 0.0
             for i in range(q_offsets[q], q_offsets[q + 1]):
                 if q_tokens[i] >= 0:
-                    at = _find(tokens, offsets[doc], offsets[doc + 1], q_tokens[i])
+                    at = find_token(tokens, offsets[doc], offsets[doc + 1], q_tokens[i])
                     if at >= 0:
                         total += idf[q_tokens[i]] * counts[at] / (counts[at] + norm)
             scores[pair] = total
@@ -172,7 +159,7 @@ def _count_matches(q_offsets, q_tokens, c_offsets, c_docs, offsets, tokens):  # 
         for pair in range(c_offsets[q], c_offsets[q + 1]):
             doc = c_docs[pair]
             for i in range(q_offsets[q], q_offsets[q + 1]):
-                if q_tokens[i] >= 0 and _find(tokens, offsets[doc], offsets[doc + 1], q_tokens[i]) >= 0:
+                if q_tokens[i] >= 0 and find_token(tokens, offsets[doc], offsets[doc + 1], q_tokens[i]) >= 0:
                     per_pair[pair] += 1
     return per_pair
 
@@ -187,7 +174,7 @@ def _fill_matches(  # type: ignore[no-untyped-def]
             m = match_offsets[pair]
             for i in range(q_offsets[q], q_offsets[q + 1]):
                 if q_tokens[i] >= 0:
-                    at = _find(tokens, offsets[doc], offsets[doc + 1], q_tokens[i])
+                    at = find_token(tokens, offsets[doc], offsets[doc + 1], q_tokens[i])
                     if at >= 0:
                         match_idf[m] = idf[q_tokens[i]]
                         match_tf[m] = counts[at]

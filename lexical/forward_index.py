@@ -108,3 +108,16 @@ def _count_unique(offsets: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, 
                 n += 1
         unique_offsets[i + 1] = n
     return unique_offsets, unique[:n], counts[:n]
+
+
+@njit(cache=True, nogil=True)
+def find_token(tokens: np.ndarray, start: int, end: int, token: int) -> int:
+    """Position of `token` in the ascending ``tokens[start:end]``, or -1."""
+    low, high = start, end
+    while low < high:
+        middle = (low + high) >> 1
+        if tokens[middle] < token:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < end and tokens[low] == token else -1

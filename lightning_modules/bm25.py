@@ -7,10 +7,10 @@ import math
 import numpy as np
 import torch
 
-from lexical.batches import RankingBatch, TuningBatch
+from lexical.batches import Needs, RankingBatch, TuningBatch
 from lexical.bm25 import BM25Parameters, Trial, normalised_bm25, search_space, tune
 from lightning_modules.lexical_ranker import LexicalRanker
-from user_error import UserError
+from user_error import require
 
 
 class BM25(LexicalRanker):
@@ -36,13 +36,14 @@ class BM25(LexicalRanker):
         rerank_depth: int = 1000,
     ) -> None:
         super().__init__(field, fused, rerank_depth)
-        if k1 is not None and not 0 <= k1 < math.inf:
-            raise UserError(f"--model.k1 {k1}: must be 0 or more")
-        if b is not None and not 0 <= b <= 1:
-            raise UserError(f"--model.b {b}: must be between 0 and 1")
+        require(k1 is None or 0 <= k1 < math.inf, "--model.k1", k1, "0 or more")
+        require(b is None or 0 <= b <= 1, "--model.b", b, "between 0 and 1")
         self.given = (k1, b)
         self.register_buffer("k1", torch.tensor(math.nan if k1 is None else k1, dtype=torch.float64))
         self.register_buffer("b", torch.tensor(math.nan if b is None else b, dtype=torch.float64))
+
+    def needs(self) -> Needs:
+        return Needs((self.field,), train="pool")
 
     @property
     def parameters_found(self) -> BM25Parameters:
@@ -61,8 +62,7 @@ class BM25(LexicalRanker):
             self.b.fill_(best.b)
         for step, trial in enumerate(trials):
             values = {"tune/k1": trial.parameters.k1, "tune/b": trial.parameters.b, "tune/mrr": trial.mrr}
-            for logger in self.loggers:
-                logger.log_metrics(values, step=step)
+            self.record(step, values)
 
     def score(self, batch: RankingBatch) -> np.ndarray:
         return normalised_bm25(*batch, self.parameters_found)

@@ -26,7 +26,7 @@ from train import train
 from user_error import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
-ROWS = ("bm25_lemm", "bm25_lemm_word", "bm25_lemm_bwps")
+ROWS = ("bm25_lemm", "bm25_lemm_word", "bm25_lemm_bwps", "model1_word", "model1_bwps", "model1_embed")
 
 
 class Trained:
@@ -132,22 +132,16 @@ def test_training_again_gives_the_same_weights_and_rebuilds_nothing(
 
 
 def test_a_reloaded_ranker_reproduces_the_development_number_exactly(trained: Trained, small_folder: Path) -> None:
-    import lightning as L
-
     from datamodules.retrieval_data import Folder
-    from experiment.reranking import rerank
+    from experiment.reranking import ranking_trainer, rerank
     from lexical.ranking import mean_reciprocal_rank
 
     for row in ROWS:
         folder = trained.folder(row)
         model = load_ranker(folder, row)
         data = Folder(str(small_folder), cache_dir=str(trained.work / "cache"))
-        data.serve(model.field)
         weights = json.loads(folder.fusion.read_text())["weights"] if model.fused else None
-        trainer = L.Trainer(
-            accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, enable_checkpointing=False
-        )
-        ranked = rerank(trainer, model, data, "development", weights)
+        ranked = rerank(ranking_trainer(model), model, data, "development", weights)
         assert mean_reciprocal_rank(ranked.task, ranked.row) == trained.development[row]["development/mrr"]
 
 

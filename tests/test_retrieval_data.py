@@ -10,6 +10,7 @@ import pytest
 
 from datamodules import retrieval_data
 from datamodules.retrieval_data import Folder, MSMarco
+from lexical.batches import Needs
 from lexical.ragged import Ragged, concatenated
 from tests.official_files import pack, write_official
 from tests.plain_reference import plain_bm25, plain_idf
@@ -78,7 +79,7 @@ def test_ranking_batches_hold_every_query_once_in_order(
     data: Folder, monkeypatch: pytest.MonkeyPatch, batch_size: int
 ) -> None:
     monkeypatch.setattr(retrieval_data, "QUERIES_PER_RANKING_BATCH", batch_size)
-    batches = list(data.ranking_loader("test", depth=10))
+    batches = list(data.ranking_loader("test", "lemm", depth=10))
     assert [batch.queries.rows for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
     assert all(batch.queries.rows == batch.candidates.rows for batch in batches)
     assert all(batch.queries.offsets[0] == batch.candidates.offsets[0] == 0 for batch in batches)
@@ -91,15 +92,16 @@ def test_ranking_batches_hold_every_query_once_in_order(
 
 def test_batches_carry_the_field_of_the_ranker(small_folder: Path, cache: Path) -> None:
     data = Folder(str(small_folder), cache_dir=str(cache), workers=1, k1=1.2, b=0.75)
-    data.serve("bwps")
+    data.serve(Needs(("bwps",), train="pool"))
     data.prepare_data()
-    (batch,) = data.ranking_loader("test", depth=3)
+    (batch,) = data.ranking_loader("test", "bwps", depth=3)
     assert batch.forward.vocabulary_size == 30_522
     assert same(batch.queries, data.prepared.query_tokens("test", "bwps"))
     assert same(batch.candidates, data.prepared.candidates("test").candidates.head(3))  # of the first stage: lemm
 
 
 def test_tuning_gets_one_batch_of_all_development_queries(data: Folder) -> None:
+    data.serve(Needs(("lemm",), train="pool"))
     (batch,) = data.train_dataloader()
     assert same(batch.queries, data.prepared.query_tokens("development", "lemm"))
     assert batch.task.candidates.rows == 60 and len(batch.task.relevant) == len(batch.task.candidates.values)

@@ -1,0 +1,66 @@
+"""The untrained baseline: Model 1 whose T(q|d) are cosines of token embeddings (Zuccon et al., the paper's related
+work). Only p_self and lambda are tuned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lexical.batches import Needs, TuningBatch
+from lexical.embedding_table import TokenVectors, encoder_vectors, file_vectors, nearest_translations
+from lightning_modules.translation_ranker import TranslationRanker
+from packaged_encoder import PACKAGED, packaged_encoder
+from terminal import progress_bar, say
+from user_error import UserError, require
+
+
+class Model1Embed(TranslationRanker):
+    """Model 1 with translations from embeddings.
+
+    Args:
+        field: word, lemm, word_all or bwps.
+        vectors: "packaged" (input embeddings of the packaged encoder), the folder of another encoder
+            (model.safetensors, tokenizer.json), or a text file of word vectors.
+        neighbours: nearest tokens that a document token translates to.
+        p_self: T(t|t); tuned on development when not given.
+        smoothing: lambda, the weight of P(q|C); tuned on development when not given.
+        fused: the row is this ranker fused with the first stage, BM25 (lemm).
+        rerank_depth: candidates of a query that are re-ranked.
+    """
+
+    def __init__(
+        self,
+        field: str = "bwps",
+        vectors: str = PACKAGED,
+        neighbours: int = 10,
+        p_self: float | None = None,
+        smoothing: float | None = None,
+        fused: bool = True,
+        rerank_depth: int = 1000,
+    ) -> None:
+        super().__init__(field, 0.0, p_self, smoothing, fused, rerank_depth)
+        require(neighbours >= 1, "--model.neighbours", neighbours, "1 or more")
+        self.vectors, self.neighbours = vectors, neighbours
+
+    def needs(self) -> Needs:
+        return Needs((self.field,), train="development", depth=self.rerank_depth)
+
+    def training_step(self, batch: TuningBatch, batch_idx: int) -> None:  # noqa: ARG002
+        found = self._read_vectors(batch.vocabulary)
+        say(f"{len(found.tokens):,} of {len(batch.vocabulary):,} tokens of the field {batch.field} have a vector")
+        sources = batch.forward.collection_frequency > 0
+        with progress_bar() as bar:
+            row = bar.add_task("nearest tokens", total=len(found.tokens))
+            learned = nearest_translations(found, sources, self.neighbours, lambda done: bar.advance(row, done))
+        self.use(self.choose_table(learned, batch, thresholds=(0.0,)))
+
+    def _read_vectors(self, vocabulary: list[str]) -> TokenVectors:
+        if self.vectors == PACKAGED:
+            return encoder_vectors(packaged_encoder(), vocabulary)
+        path = Path(self.vectors).expanduser()
+        if not path.exists():
+            raise UserError(f"--model.vectors: there is no file or folder {path}")
+        return encoder_vectors(path, vocabulary) if path.is_dir() else file_vectors(path, vocabulary)
+
+    def source(self) -> dict[str, Any]:
+        return {"ranker": "cosine of embeddings", "vectors": self.vectors, "neighbours": self.neighbours}

@@ -1,0 +1,56 @@
+"""Model 1 with a table that was made elsewhere: imported from MGIZA, exported from a network, or edited by hand.
+
+A table on disk is final, so nothing but lambda is tuned. Its tokens are matched by their text with those of the field.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lexical.batches import Needs, TuningBatch
+from lexical.table_files import load_table
+from lexical.translation_table import renumbered
+from lightning_modules.translation_ranker import TranslationRanker
+from terminal import say
+from user_error import UserError
+
+
+class Model1Table(TranslationRanker):
+    """Model 1 with a given table.
+
+    Args:
+        table: folder of the table (table.safetensors, vocab.txt, meta.json).
+        field: word, lemm, word_all or bwps.
+        smoothing: lambda, the weight of P(q|C); tuned on development when not given.
+        fused: the row is this ranker fused with the first stage, BM25 (lemm).
+        rerank_depth: candidates of a query that are re-ranked.
+    """
+
+    def __init__(
+        self,
+        table: str | None = None,
+        field: str = "word",
+        smoothing: float | None = None,
+        fused: bool = True,
+        rerank_depth: int = 1000,
+    ) -> None:
+        super().__init__(field, None, None, smoothing, fused, rerank_depth)
+        if table is None:
+            raise UserError("say which table: --model.table FOLDER")
+        self.table = table
+
+    def needs(self) -> Needs:
+        return Needs((self.field,), train="development", depth=self.rerank_depth)
+
+    def training_step(self, batch: TuningBatch, batch_idx: int) -> None:  # noqa: ARG002
+        saved = load_table(Path(self.table).expanduser())
+        table, known = renumbered(saved.table, saved.vocabulary, batch.vocabulary)
+        if not known:
+            raise UserError(f"{self.table} has no token of the field {batch.field}: choose another --model.field")
+        say(f"{known:,} of the table's {len(saved.vocabulary):,} tokens are in the field {batch.field}")
+        self.made_by = {key: saved.meta.get(key) for key in ("source", "parameters")}
+        self.use(self.choose_smoothing(table, batch))
+
+    def source(self) -> dict[str, Any]:
+        return {"ranker": "a given table", "table": self.made_by}
