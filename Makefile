@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
 DATA   ?= pydocs_passage
-DEMO   := bm25_lemm bm25_lemm_word bm25_lemm_bwps
+DEMO   := bm25_lemm bm25_lemm_word bm25_lemm_bwps model1_embed model1_word model1_bwps
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all lint install install-dev clean-outputs

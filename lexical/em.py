@@ -46,7 +46,7 @@ class Model1EM:
     def __init__(self, vocabulary_size: int) -> None:
         self.vocabulary_size = vocabulary_size
         self.iteration = 0  # complete iterations
-        self.translation = np.zeros(0)  # (pairs,) t(f|e) of the last complete iteration
+        self.translation = np.zeros(0)  # (pairs,) t(f|e) of the last complete iteration; overwritten by the next
         self.null = np.zeros(vocabulary_size)  # (vocabulary,) t(f|NULL)
         self.expected = _no_counts(vocabulary_size)  # of the running iteration
         self.log_likelihood = 0.0  # of the blocks so far, under the table that the running iteration started with
@@ -84,10 +84,15 @@ class Model1EM:
     def maximise(self) -> float:
         """The maximisation step; the log-likelihood of the bitext under the table BEFORE it. A new iteration begins."""
         reached = self.log_likelihood
-        self.translation = _normalised(self.pairs.offsets, self.expected.values)
+        counts, spare = self.expected.values, self.translation
+        _normalise(self.pairs.offsets, counts)
         total = self.expected.null.sum()
         self.null = self.expected.null / total if total > 0 else np.zeros_like(self.expected.null)
-        self.expected = PairCounts(self.pairs, np.zeros_like(self.expected.values), np.zeros_like(self.expected.null))
+        if len(spare) != len(counts):  # after the first iteration
+            spare = np.empty_like(counts)
+        spare.fill(0.0)
+        self.translation = counts
+        self.expected = PairCounts(self.pairs, spare, np.zeros_like(self.null))
         self.log_likelihood, self.target_tokens = 0.0, 0
         self.iteration += 1
         return reached
@@ -253,15 +258,15 @@ def _log_likelihood(s_offsets, t_offsets, denominators, parts):  # type: ignore[
 
 
 @njit(cache=True, nogil=True, parallel=True)
-def _normalised(offsets, values):  # type: ignore[no-untyped-def]
-    """Each row divided by its sum."""
-    out = np.zeros(len(values), np.float64)
+def _normalise(offsets, values):  # type: ignore[no-untyped-def]
+    """Each row divided by its sum, in place."""
     for row in prange(len(offsets) - 1):
-        total = values[offsets[row] : offsets[row + 1]].sum()
+        total = 0.0
+        for k in range(offsets[row], offsets[row + 1]):
+            total += values[k]
         if total > 0:
             for k in range(offsets[row], offsets[row + 1]):
-                out[k] = values[k] / total
-    return out
+                values[k] /= total
 
 
 @njit(cache=True, nogil=True, parallel=True)

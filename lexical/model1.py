@@ -7,10 +7,10 @@ P(q|C) is the share of q among the collection's tokens, 1e-9 for a token that th
 smoothing (lambda = 0, for exported networks) it is ln max(P(q|D), 1e-8). For fusion the score is divided by the
 number of query tokens.
 
-Speed: eight query tokens at a time, their rows of the table are laid out as (document token -> eight values of T),
-behind an array over the vocabulary that says which document tokens have such a vector at all. Of a candidate, first
-those tokens are listed (without a branch, which the processor would guess wrong), then their vectors are summed in
-registers. A query of any length needs no more memory than one of eight tokens.
+Speed: up to eight query tokens at a time, their rows of the table are laid out as (document token -> a short vector
+with T of each of them), behind an array over the vocabulary that says where a document token has its vector, if any.
+Of a candidate the tokens that have one are listed first, without a branch (the processor would guess it wrong), then
+their vectors are summed in registers. A query of any length needs no more memory than one of eight tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lexical.translation_table import TranslationTable
 
 UNSEEN = 1e-9  # P(q|C) of a token that the collection does not have
 FLOOR = 1e-8  # P(q|D) at the least, without smoothing
-LANES = 8  # query tokens that are scored together: the length of the sums in `translated`
+LANES = 8  # query tokens that are scored together: as many as `translated` has sums
 PARTS_PER_THREAD = 4
 
 
@@ -54,12 +54,14 @@ def model1_scores(
             f"the table has {table.vocabulary_size:,} tokens and the field {index.vocabulary_size:,}: "
             "it was made for another field"
         )
+    if queries.rows != candidates.rows:
+        raise ValueError(f"{queries.rows:,} queries for {candidates.rows:,} lists of candidates")
     if background is None:
         background = collection_probability(index)
     return _score(
         queries.offsets, queries.values, candidates.offsets, candidates.values,
         index.offsets, index.tokens, index.counts, index.lengths, background,
-        *table.rows, table.probabilities, smoothing, PARTS_PER_THREAD * get_num_threads(),
+        *table.rows, table.probabilities, float(smoothing), PARTS_PER_THREAD * get_num_threads(),
     )  # fmt: skip
 
 
@@ -86,59 +88,60 @@ def unique_tokens(tokens, unique, repeats):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def roomy(vectors, query, t_offsets):  # type: ignore[no-untyped-def]
-    """`vectors`, or larger ones if the document tokens that translate to `query` may need them; all zeros."""
-    rows = 1  # row 0 belongs to the document tokens that translate to nothing
-    for q in query:
+def roomy(vectors, lanes, t_offsets):  # type: ignore[no-untyped-def]
+    """`vectors`, or larger ones if the document tokens that translate to `lanes` may need them; all zeros."""
+    rows = 1  # the first one is nobody's: place 0 means "has no vector"
+    for q in lanes:
         if 0 <= q < len(t_offsets) - 1:
             rows += t_offsets[q + 1] - t_offsets[q]
-    rows = min(rows, len(t_offsets))
-    return vectors if rows <= len(vectors) else np.zeros((rows, LANES), np.float32)
+    size = min(rows, len(t_offsets)) * len(lanes) + LANES  # `translated` reads `LANES` values wherever a vector begins
+    return vectors if size <= len(vectors) else np.zeros(size, np.float32)
 
 
 @njit(cache=True, nogil=True)
-def lay_out(query, t_offsets, t_tokens, t_values, slots, vectors, touched):  # type: ignore[no-untyped-def]
-    """vectors[slots[d], i] = T(query[i] | d) of up to `LANES` tokens; `touched`: the d with a slot. Their number."""
-    used = np.int32(0)
-    for i in range(len(query)):
-        q = query[i]
+def lay_out(lanes, t_offsets, t_tokens, t_values, places, vectors, touched):  # type: ignore[no-untyped-def]
+    """vectors[places[d] + i] = T(lanes[i] | d); `touched` lists the d that have a vector. Their number."""
+    used, width = np.int32(0), np.int32(len(lanes))
+    for i in range(len(lanes)):
+        q = lanes[i]
         if not 0 <= q < len(t_offsets) - 1:
             continue
         row, values = t_tokens[t_offsets[q] : t_offsets[q + 1]], t_values[t_offsets[q] : t_offsets[q + 1]]
         for k in range(len(row)):
             d = row[k]
-            new = np.int32(slots[d] == 0)  # sums instead of a branch: half of the guesses would be wrong
+            new = np.int32(places[d] == 0)  # 1 or 0, added instead of branched on: half of the guesses would be wrong
             touched[used] = d
             used += new
-            slots[d] += new * used
-            vectors[slots[d], i] = values[k]
+            places[d] += new * used * width
+            vectors[places[d] + i] = values[k]
     return used
 
 
 @njit(cache=True, nogil=True)
-def clear(slots, vectors, touched, used):  # type: ignore[no-untyped-def]
+def clear(places, vectors, touched, used, width):  # type: ignore[no-untyped-def]
+    """Undoes `lay_out` of so many document tokens and query tokens."""
     for i in range(used):
-        slots[touched[i]] = 0
-    vectors[: used + 1] = 0
+        places[touched[i]] = 0
+    vectors[: (used + 1) * width] = 0
 
 
 @njit(cache=True, nogil=True)
-def translating(tokens, counts, slots, found, tf):  # type: ignore[no-untyped-def]
-    """The tokens of a document that have a slot: their slots and counts into `found` and `tf`. Their number."""
+def translating(tokens, counts, places, found, tf):  # type: ignore[no-untyped-def]
+    """The tokens of a document that have a vector: its place and the count into `found` and `tf`. Their number."""
     n = 0
     for k in range(len(tokens)):
-        slot = slots[tokens[k]]
-        found[n], tf[n] = slot, counts[k]
-        n += slot != 0
+        place = places[tokens[k]]
+        found[n], tf[n] = place, counts[k]
+        n += place != 0
     return n
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def translated(found, tf, vectors):  # type: ignore[no-untyped-def]
-    """(LANES,) sum of tf * vector over the listed tokens. Eight names, because only names are kept in registers."""
+    """(LANES,) sums of tf * vector, those beyond the query tokens without meaning. Names, as they stay in registers."""
     a = b = c = d = e = f = g = h = np.float32(0)
     for k in range(len(found)):
-        v, n = vectors[found[k]], tf[k]
+        v, n = vectors[found[k] : found[k] + LANES], tf[k]
         a, b, c, d = a + n * v[0], b + n * v[1], c + n * v[2], d + n * v[3]
         e, f, g, h = e + n * v[4], f + n * v[5], g + n * v[6], h + n * v[7]
     return a, b, c, d, e, f, g, h
@@ -146,7 +149,7 @@ def translated(found, tf, vectors):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def most_postings(offsets, docs):  # type: ignore[no-untyped-def]
-    """Unique tokens of the candidate that has most of them."""
+    """Unique tokens of the document that has most of them: room for `translating`."""
     most = 0
     for doc in docs:
         most = max(most, offsets[doc + 1] - offsets[doc])
@@ -189,12 +192,13 @@ def _score_part(  # type: ignore[no-untyped-def]
     first, last, q_offsets, q_tokens, c_offsets, c_docs, offsets, tokens, counts, lengths, background,
     t_offsets, t_tokens, t_values, smoothing, scores,
 ):  # fmt: skip
+    """The queries first..last. Not inside of `prange`, where numba takes the size of `vectors` to be fixed."""
     if c_offsets[first] == c_offsets[last]:
         return
-    slots, touched = np.zeros(len(t_offsets) - 1, np.int32), np.empty(len(t_offsets), np.int32)
-    vectors = np.zeros((1, LANES), np.float32)
-    postings = most_postings(offsets, c_docs[c_offsets[first] : c_offsets[last]])
-    found, tf = np.empty(postings, np.int32), np.empty(postings, np.float32)
+    places, touched = np.zeros(len(t_offsets) - 1, np.int32), np.empty(len(t_offsets), np.int32)
+    vectors = np.zeros(LANES, np.float32)
+    room = most_postings(offsets, c_docs[c_offsets[first] : c_offsets[last]])
+    found, tf = np.empty(room, np.int32), np.empty(room, np.float32)
     for q in range(first, last):
         length = q_offsets[q + 1] - q_offsets[q]
         unique, repeats = np.empty(length, np.int64), np.empty(length, np.int64)
@@ -205,11 +209,11 @@ def _score_part(  # type: ignore[no-untyped-def]
             for i in range(len(lanes)):
                 prior[i] = smoothing * (background[lanes[i]] if 0 <= lanes[i] < len(background) else UNSEEN)
             vectors = roomy(vectors, lanes, t_offsets)
-            used = lay_out(lanes, t_offsets, t_tokens, t_values, slots, vectors, touched)
+            used = lay_out(lanes, t_offsets, t_tokens, t_values, places, vectors, touched)
             for pair in range(c_offsets[q], c_offsets[q + 1]):
                 doc = c_docs[pair]
                 row = slice(offsets[doc], offsets[doc + 1])
-                m = translating(tokens[row], counts[row], slots, found, tf)
+                m = translating(tokens[row], counts[row], places, found, tf)
                 sums = translated(found[:m], tf[:m], vectors)
                 scale = (1.0 - smoothing) / max(1, lengths[doc])
                 total, product = 0.0, 1.0
@@ -217,4 +221,4 @@ def _score_part(  # type: ignore[no-untyped-def]
                     p = scale * sums[i] + prior[i]
                     total, product = add_log(p, repeats[start + i], smoothing, total, product)
                 scores[pair] += total + np.log(product)
-            clear(slots, vectors, touched, used)
+            clear(places, vectors, touched, used, len(lanes))

@@ -99,7 +99,7 @@ def tune_table(
     on_trial: Callable[[TableTrial], None] = lambda trial: None,
 ) -> TableTrial:
     """The settings with the highest MRR; the first of equally good ones, in the order of the grid."""
-    return max(_trials(learned, judged, grid, on_trial), key=lambda trial: trial.mrr)
+    return max(_trials(learned, judged, grid, on_trial), key=_merit)
 
 
 def _trials(
@@ -118,7 +118,7 @@ def tune_smoothing(
 ) -> TableTrial:
     """The best lambda for a table that is final: threshold and p_self of its settings are NaN."""
     trials = list(_trials_of_table(table, math.nan, (0.0,), smoothing, judged, on_trial))
-    best = max(trials, key=lambda trial: trial.mrr)
+    best = max(trials, key=_merit)
     return TableTrial(best.settings._replace(p_self=math.nan), best.mrr)
 
 
@@ -161,12 +161,19 @@ def evidence_scores(
     )  # fmt: skip
 
 
+def _merit(trial: TableTrial) -> float:
+    """MRR without the last digits, which differ by the order of summation: of equally good trials the first wins."""
+    return round(trial.mrr, 12)
+
+
 def _best_mrr(judged: JudgedQueries, scores: np.ndarray) -> float:
     """MRR of the scores, or of their fusion with the first stage at the best of a few weights."""
     task = judged.task
     if not task.candidates.rows:
         return 0.0
     alone = judged.first_stage is None
+    if judged.first_stage is not None and len(judged.first_stage) != len(scores):
+        raise ValueError(f"{len(judged.first_stage):,} scores of the first stage for {len(scores):,} candidates")
     first = np.zeros(len(scores), np.float32) if judged.first_stage is None else judged.first_stage
     weights = np.array((1.0,) if alone else FUSION_WEIGHTS, np.float32)
     values = _fused_reciprocal_ranks(*task.candidates, task.id_order, task.relevant, first, scores, weights)
@@ -212,20 +219,20 @@ def _gather_part(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     if starts[first] == starts[last]:
         return
-    slots, touched = np.zeros(len(t_offsets) - 1, np.int32), np.empty(len(t_offsets), np.int32)
-    vectors = np.zeros((1, LANES), np.float32)
-    postings = most_postings(offsets, c_docs[c_offsets[first] : c_offsets[last]])
-    found, tf = np.empty(postings, np.int32), np.empty(postings, np.float32)
+    places, touched = np.zeros(len(t_offsets) - 1, np.int32), np.empty(len(t_offsets), np.int32)
+    vectors = np.zeros(LANES, np.float32)
+    room = most_postings(offsets, c_docs[c_offsets[first] : c_offsets[last]])
+    found, tf = np.empty(room, np.int32), np.empty(room, np.float32)
     for q in range(first, last):
         n = q_offsets[q + 1] - q_offsets[q]
         for start in range(0, n, LANES):
             lanes = q_tokens[q_offsets[q] + start : q_offsets[q] + min(start + LANES, n)]
             vectors = roomy(vectors, lanes, t_offsets)
-            used = lay_out(lanes, t_offsets, t_tokens, t_values, slots, vectors, touched)
+            used = lay_out(lanes, t_offsets, t_tokens, t_values, places, vectors, touched)
             for pair in range(c_offsets[q], c_offsets[q + 1]):
                 doc = c_docs[pair]
                 row = slice(offsets[doc], offsets[doc + 1])
-                m = translating(tokens[row], counts[row], slots, found, tf)
+                m = translating(tokens[row], counts[row], places, found, tf)
                 sums = translated(found[:m], tf[:m], vectors)
                 at = starts[q] + (pair - c_offsets[q]) * n + start
                 for i in range(len(lanes)):
@@ -233,7 +240,7 @@ def _gather_part(  # type: ignore[no-untyped-def]
                     where = find_token(tokens, offsets[doc], offsets[doc + 1], lanes[i])
                     if where >= 0:
                         exact[at + i] = counts[where] / lengths[doc]
-            clear(slots, vectors, touched, used)
+            clear(places, vectors, touched, used, len(lanes))
 
 
 @njit(cache=True, nogil=True, parallel=True)
@@ -244,6 +251,7 @@ def _mix(starts, q_offsets, q_tokens, repeats, exact, translated, c_offsets, bac
         tokens, times = q_tokens[q_offsets[q] : q_offsets[q + 1]], repeats[q_offsets[q] : q_offsets[q + 1]]
         if n == 0:
             continue
+        length = times.sum()
         at = starts[q]
         for pair in range(c_offsets[q], c_offsets[q + 1]):
             total, product = 0.0, 1.0
@@ -251,7 +259,7 @@ def _mix(starts, q_offsets, q_tokens, repeats, exact, translated, c_offsets, bac
                 prior = background[tokens[i]] if 0 <= tokens[i] < len(background) else UNSEEN
                 p = (1.0 - smoothing) * (p_self * exact[at + i] + (1.0 - p_self) * translated[at + i])
                 total, product = add_log(p + smoothing * prior, times[i], smoothing, total, product)
-            scores[pair] = (total + np.log(product)) / times.sum()
+            scores[pair] = (total + np.log(product)) / length
             at += n
     return scores
 

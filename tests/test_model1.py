@@ -295,3 +295,10 @@ def test_scores_per_query_token_by_hand() -> None:
     found = per_query_token(np.array([-10, -2, 0, -3], np.float32), queries, candidates)
     assert found.dtype == np.float32
     assert found.tolist() == [-2.5, -0.5, 0.0, -3.0]
+
+
+def test_queries_and_candidates_must_be_equally_many() -> None:
+    index = forward_index_of([[0, 1], [1]], 2)
+    queries, candidates = ragged([[0]], np.int32), ragged([[0], [1]], np.int32)
+    with pytest.raises(ValueError, match="1 queries for 2 lists of candidates"):
+        model1_scores(table_of(np.eye(2)), index, queries, candidates, 0.1)
