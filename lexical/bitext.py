@@ -20,7 +20,7 @@ from lexical.ragged import Ragged
 
 CHUNK = 1.5  # tokens of a chunk for each query token
 LENGTH_RATIO = 9.0  # longer side / shorter side, at the most
-TOKENS_PER_BLOCK = 4_000_000  # document tokens that are chunked at a time: bounds the memory of a block
+TOKENS_PER_BLOCK = 2_500_000  # document tokens that are chunked at a time: bounds the memory of a block
 
 
 class Bitext(NamedTuple):
@@ -61,7 +61,9 @@ def query_blocks(
     """(first, last + 1) query rows of blocks whose relevant documents have about `tokens` tokens together."""
     lengths = document_offsets[relevant.values + 1] - document_offsets[relevant.values]
     reached = np.concatenate([[0], np.cumsum(lengths)])[relevant.offsets[1:]]  # (queries,) running sum
-    numbers = reached // tokens
+    total = int(reached[-1]) if len(reached) else 0
+    blocks = -(-total // tokens)  # of equal size: a small one at the end would cost EM nearly as much as a full one
+    numbers = np.maximum(1, -(-reached * blocks // max(1, total)))
     bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), relevant.rows]
     return [(first, last) for first, last in pairwise(bounds) if first < last]
 

@@ -28,7 +28,7 @@ from numba import get_num_threads, njit, prange
 from lexical.bitext import Bitext
 from lexical.ragged import Ragged, offsets_of
 
-PARTS_PER_THREAD = 2  # pieces of work that threads share; any number gives the same result
+PARTS_PER_THREAD = 1  # numba hands out parts in equal runs, so more do not balance; each lays the rows out once more
 LIKELIHOOD_PARTS = 32  # pieces that the log-likelihood is summed in: fixed, so that it is rounded alike everywhere
 
 
@@ -68,9 +68,11 @@ class Model1EM:
             self.expected = merged(self.expected, found) if self.expected.null.any() else found
             self.log_likelihood += -float(np.log(max(1, self.vocabulary_size))) * len(target.values)
             return
-        denominators = _denominators(
-            starts, occurrences, *target, *self.pairs, self.translation, self.null, _even_parts(target.offsets)
-        )
+        denominators = np.empty(len(target.values))  # by numpy, which asks for huge pages: it is read out of order
+        _denominators(
+            starts, occurrences, *target, *self.pairs, self.translation, self.null, _even_parts(target.offsets),
+            denominators,
+        )  # fmt: skip
         parts = _log_likelihood(source.offsets, target.offsets, denominators, LIKELIHOOD_PARTS)
         self.log_likelihood += math.fsum(parts)
         np.divide(1.0, denominators, out=denominators, where=denominators > 0)
@@ -78,8 +80,7 @@ class Model1EM:
             starts, occurrences, *target, *self.pairs, self.translation, denominators, _even_parts(starts),
             self.expected.values,
         )  # fmt: skip
-        added = np.bincount(target.values, denominators, self.vocabulary_size)
-        self.expected.null[:] += added * self.null
+        self.expected.null[:] += _sums_by_token(target.values, denominators, self.vocabulary_size) * self.null
 
     def maximise(self) -> float:
         """The maximisation step; the log-likelihood of the bitext under the table BEFORE it. A new iteration begins."""
@@ -140,8 +141,8 @@ def _uniform_counts(starts: np.ndarray, occurrences: np.ndarray, block: Bitext, 
     counts = _distinct_targets(starts, occurrences, *block.target, parts)
     offsets = offsets_of(counts)
     targets, values = _uniform_rows(starts, occurrences, *block.target, share, parts, offsets)
-    null = np.bincount(block.target.values, np.repeat(share, block.target.lengths()), vocabulary_size)
-    return PairCounts(Ragged(offsets, targets), values, null.astype(np.float64))  # of no tokens bincount makes ints
+    null = _sums_by_token(block.target.values, np.repeat(share, block.target.lengths()), vocabulary_size)
+    return PairCounts(Ragged(offsets, targets), values, null)
 
 
 @njit(cache=True, nogil=True)
@@ -159,6 +160,15 @@ def _occurrences(offsets, source, vocabulary_size):  # type: ignore[no-untyped-d
             pairs[place[source[i]]] = pair
             place[source[i]] += 1
     return starts, pairs
+
+
+@njit(cache=True, nogil=True)
+def _sums_by_token(tokens, weights, vocabulary_size):  # type: ignore[no-untyped-def]
+    """`np.bincount` without its copy of the tokens as int64, and float even of no tokens."""
+    sums = np.zeros(vocabulary_size, np.float64)
+    for j in range(len(tokens)):
+        sums[tokens[j]] += weights[j]
+    return sums
 
 
 @njit(cache=True, nogil=True, parallel=True)
@@ -203,9 +213,8 @@ def _uniform_rows(starts, occurrences, t_offsets, target, share, parts, offsets)
 
 
 @njit(cache=True, nogil=True, parallel=True)
-def _denominators(starts, occurrences, t_offsets, target, offsets, targets, translation, null, parts):  # type: ignore[no-untyped-def]
-    """(target tokens,) t(f|NULL) + sum over the source of t(f|e); a part is a range of sentence pairs."""
-    sums = np.empty(len(target), np.float64)
+def _denominators(starts, occurrences, t_offsets, target, offsets, targets, translation, null, parts, sums):  # type: ignore[no-untyped-def]
+    """`sums` (target tokens,) = t(f|NULL) + sum over the source of t(f|e); a part is a range of sentence pairs."""
     for part in prange(len(parts) - 1):
         first, last = parts[part], parts[part + 1]
         for j in range(t_offsets[first], t_offsets[last]):
@@ -221,7 +230,6 @@ def _denominators(starts, occurrences, t_offsets, target, offsets, targets, tran
                 for j in range(t_offsets[occurrences[i]], t_offsets[occurrences[i] + 1]):
                     sums[j] += given_e[target[j]]
                 i += 1
-    return sums
 
 
 @njit(cache=True, nogil=True, parallel=True)
