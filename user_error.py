@@ -28,14 +28,16 @@ def require(good: bool, flag: str, value: object, wanted: str) -> None:
 
 def run_script(main: Callable[[Sequence[str]], object]) -> int:
     """Runs an entry script's `main` on the command line; the exit code."""
+    from terminal import say  # of several processes that train together one speaks
+
     script = sys.argv[0].rsplit("/", 1)[-1]
     try:
         main(sys.argv[1:])
     except UserError as error:
-        print(f"{script}: {error}", file=sys.stderr)
+        say(f"{script}: {error}")
         return 2
     except KeyboardInterrupt:
-        print(f"{script}: interrupted; the same command continues from the steps that are done", file=sys.stderr)
+        say(f"{script}: interrupted; the same command continues from the steps that are done")
         return 130
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -43,9 +45,6 @@ def run_script(main: Callable[[Sequence[str]], object]) -> int:
     except OSError as error:
         if error.errno not in _PLACE_ERRORS:
             raise
-        print(
-            f"{script}: {error.strerror}: {error.filename or 'a file could not be written'}; mend that and repeat",
-            file=sys.stderr,
-        )
+        say(f"{script}: {error.strerror}: {error.filename or 'a file could not be written'}; mend that and repeat")
         return 1
     return 0

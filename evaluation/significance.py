@@ -45,7 +45,10 @@ def read_per_query(path: Path) -> tuple[str, dict[str, float]]:
     """(main measure, its value for each query) of a per_query file."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            rows = [(row["query"], row["measure"], float(row["value"])) for row in csv.DictReader(file, delimiter="\t")]
+            rows = [
+                (row["query"], row["measure"], float(row["value"]))
+                for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+            ]
     except FileNotFoundError as error:
         raise UserError(f"there is no {path}: train.py and evaluate.py write it") from error
     except (KeyError, TypeError, ValueError) as error:

@@ -64,8 +64,8 @@ class RunFolder(NamedTuple):
         """Takes away what says that this folder is complete, and what was measured: a new training begins."""
         for path in (self.config, self.evaluation, self.development, self.fusion):
             path.unlink(missing_ok=True)
-        for folder in ("runs", "per_query", "table"):
-            shutil.rmtree(self.path / folder, ignore_errors=True)
+        for folder in (self.path / "runs", self.path / "per_query", self.table, *self.path.glob(".table.*")):
+            shutil.rmtree(folder, ignore_errors=True)  # .table.*: left by a process that was killed while it saved
 
     def load_config(self) -> dict[str, Any]:
         try:

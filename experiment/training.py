@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 import warnings
 from typing import Any
@@ -20,10 +21,11 @@ from experiment.tracking import RunLabels, finish_run, log_files, never_fatal, s
 from lexical.ranking import mean_reciprocal_rank
 from lightning_modules.lexical_ranker import LexicalRanker
 from terminal import be_silent, say
+from user_error import UserError, require
 
 _TRAINER_DEFAULTS = {
     "accelerator": "auto", "devices": 1, "fast_dev_run": False, "num_nodes": 1, "strategy": "auto",
-    "check_val_every_n_epoch": 1,
+    "check_val_every_n_epoch": 1, "overfit_batches": 0.0, "max_steps": -1,
 }  # fmt: skip
 
 
@@ -44,11 +46,13 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
     if seed != config["seed"]:
         say(f"{name} draws nothing at random: --seed {config['seed']} is ignored, results go to seed-1")
     _settle_trainer(config, model, name)
+    strategy = model.strategy(_processes(config["trainer"]))
     if leads:
         print(yaml.safe_dump({"ranker": name, **_given(config)}, sort_keys=False), end="", flush=True)
     quiet_lightning()
     data.serve(model.needs())
     data.prepare_data()
+    model.read_inputs()
 
     run = None
     loggers: list[Logger] = []
@@ -58,12 +62,11 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
         loggers.append(CSVLogger(folder.path, name="", version=""))
         if run is not None:
             loggers.append(WandbLogger(experiment=run))
-    strategy = model.strategy(_processes(config["trainer"]))
     trainer = cli.instantiate_trainer(
         **{**config["trainer"], "strategy": strategy}, logger=loggers, default_root_dir=str(folder.path)
     )
-    trainer.fit(model, data)
-    if not trainer.is_global_zero:
+    _fit(trainer, model, data)
+    if not leads:
         return {}
     ranks = ranking_trainer(model)
     fusion = learn_fusion(ranks, model, name, data, TRAIN_FUSION) if model.fused else None
@@ -98,10 +101,30 @@ def save_ranker(trainer: L.Trainer, model: LexicalRanker, name: str, folder: Run
     write_json(folder.ranker, {"name": name, "class": f"{type(model).__module__}.{type(model).__qualname__}"})
 
 
+def _fit(trainer: L.Trainer, model: LexicalRanker, data: L.LightningDataModule) -> None:
+    try:
+        trainer.fit(model, data)
+    except SystemExit as stopped:  # Lightning's answer to Ctrl-C
+        if isinstance(stopped.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        model.end_progress()
+
+
 def _processes(trainer: dict[str, Any]) -> int:
-    """Processes that the trainer will have, as far as the settings tell."""
-    devices, nodes = str(trainer.get("devices", 1)), trainer.get("num_nodes") or 1
-    return (int(devices) if devices.isdigit() else 1) * nodes
+    """Processes that the trainer will have; those that torchrun has started must be as many."""
+    devices = "1" if trainer["devices"] == "auto" else str(trainer["devices"])
+    wanted = "a number of processes, 1 or more: this ranker runs on CPUs"
+    require(devices.isdigit() and int(devices) >= 1, "--trainer.devices", trainer["devices"], wanted)
+    processes = int(devices) * (trainer["num_nodes"] or 1)
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if "TORCHELASTIC_RUN_ID" in os.environ and started != processes:
+        raise UserError(
+            f"torchrun has started {started} processes and the settings ask for {processes}: "
+            f"give --trainer.devices {os.environ.get('LOCAL_WORLD_SIZE', started)}"
+        )
+    return processes
 
 
 def _given(config: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from lexical.bitext import AS_IN_THE_PAPER, Bitext, BitextOptions
+from lexical.bitext import DEFAULT_OPTIONS, Bitext, BitextOptions
 from lexical.forward_index import ForwardIndex
 from lexical.ragged import Ragged
 from lexical.ranking import RankedTask
@@ -26,7 +26,7 @@ class Needs(NamedTuple):
     train: Loader
     validation: Loader | None = None
     depth: int = 1000  # candidates of a development query
-    bitext: BitextOptions = AS_IN_THE_PAPER
+    bitext: BitextOptions = DEFAULT_OPTIONS
 
 
 class RankingBatch(NamedTuple):

@@ -38,7 +38,7 @@ class BitextOptions(NamedTuple):
     min_documents: int = 2  # tokens of fewer documents are dropped: what one document says helps to find no other
 
 
-AS_IN_THE_PAPER = BitextOptions()
+DEFAULT_OPTIONS = BitextOptions()
 
 
 def most_frequent(collection_frequency: np.ndarray, count: int) -> np.ndarray:
@@ -73,7 +73,7 @@ def bitext_blocks(
     documents: Ragged,
     relevant: Ragged,
     kept: np.ndarray,
-    options: BitextOptions = AS_IN_THE_PAPER,
+    options: BitextOptions = DEFAULT_OPTIONS,
     share: tuple[int, int] = (0, 1),
 ) -> Iterator[Bitext]:
     """The bitext of all (query, relevant document) pairs, block by block; `documents` may be memory-mapped.
@@ -91,7 +91,7 @@ def make_bitext(
     relevant: Ragged,
     kept: np.ndarray,
     rows: np.ndarray,
-    options: BitextOptions = AS_IN_THE_PAPER,
+    options: BitextOptions = DEFAULT_OPTIONS,
 ) -> Bitext:
     """The bitext of the query `rows` and their `relevant` documents; only tokens that are `kept` go in."""
 

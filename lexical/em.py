@@ -7,7 +7,8 @@
 e is a source token, f a target token; every source also has the NULL word, which takes what nothing explains and is
 dropped afterwards. The start is uniform.
 
-Memory: 20 bytes for each DISTINCT pair of tokens that ever stand in one sentence pair, plus one block of the bitext.
+Memory: 20 bytes for each DISTINCT pair of tokens that ever stand in one sentence pair (a little more while the first
+iteration joins what its blocks have found), plus one block of the bitext.
 Occurrences of pairs are never stored: they are walked source token by source token. For token e, t(.|e) is laid out
 in a dense array over the vocabulary, then the targets of all pairs with e are read in order: each of the (pairs x
 source tokens x target tokens) steps is one look into that array. The sum of e is made by one thread, in the order of

@@ -78,17 +78,24 @@ def encoder_vectors(folder: Path, vocabulary: Sequence[str]) -> TokenVectors:
     for path in (weights, tokenizer):
         if not path.is_file():
             raise UserError(f"{folder} has no {path.name}: input embeddings cannot be read from it")
-    numbers = Tokenizer.from_file(str(tokenizer)).get_vocab()
+    try:
+        numbers = Tokenizer.from_file(str(tokenizer)).get_vocab()
+    except Exception as error:  # the library has no class of its own for a damaged file
+        raise UserError(f"{tokenizer} cannot be read ({str(error)[:200]!r})") from error
     try:
         with safe_open(weights, framework="numpy") as file:
             name = next((key for key in file.keys() if key.endswith(_INPUT_EMBEDDINGS)), None)  # noqa: SIM118
             if name is None:
                 raise UserError(f"{weights} has no {_INPUT_EMBEDDINGS}")
             matrix = file.get_tensor(name).astype(np.float32)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{weights} cannot be read ({str(error)[:200]})") from error
+    except (SafetensorError, OSError, ValueError, TypeError) as error:  # TypeError: numpy has no bfloat16
+        raise UserError(f"{weights} cannot be read ({str(error)[:200]!r})") from error
     pairs = [(i, numbers[token]) for i, token in enumerate(vocabulary) if _is_word(token) and token in numbers]
     tokens, rows = np.array(pairs, np.int64).reshape(-1, 2).T
+    if not len(tokens):
+        raise UserError(f"{folder} has no vector for any token of the field")
+    if matrix.ndim != 2 or rows.max() >= len(matrix) or not np.isfinite(matrix[rows]).all():
+        raise UserError(f"{weights}: the input embeddings do not fit the tokenizer, or are not finite")
     return TokenVectors(tokens.astype(np.int32), matrix[rows])
 
 

@@ -47,6 +47,11 @@ class LexicalRanker(L.LightningModule):
             "limit_train_batches": 1.0,
             "limit_val_batches": 1.0,
             "limit_predict_batches": 1.0,
+            "overfit_batches": 0.0,
+            "max_steps": -1,
+            "max_time": None,
+            "val_check_interval": None,
+            "use_distributed_sampler": False,
             "num_sanity_val_steps": 0,
             "enable_checkpointing": False,
             "enable_progress_bar": False,
@@ -60,6 +65,12 @@ class LexicalRanker(L.LightningModule):
     def score(self, batch: RankingBatch) -> np.ndarray:
         """(pairs,) float32 scores of the batch's candidates, normalised for fusion."""
         raise NotImplementedError(f"{type(self).__name__} must define score()")
+
+    def read_inputs(self) -> None:
+        """Reads what the user has named (a table, vectors); called before older results are removed."""
+
+    def end_progress(self) -> None:
+        """Called when fitting has ended, whatever ended it: a bar must not outlive it."""
 
     def save_files(self, folder: Path) -> None:
         """Writes what the checkpoint does not hold (a translation table) into the run's folder."""

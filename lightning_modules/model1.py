@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import numba
+from rich.progress import Progress
 
 from lexical.batches import BitextBatch, Needs, TuningBatch
 from lexical.bitext import CHUNK, BitextOptions
@@ -31,8 +32,8 @@ class Model1(TranslationRanker):
         iterations: of EM.
         chunk: documents are cut into chunks of so many tokens for each query token; 0 leaves them whole.
         symmetric: learn from both directions of each pair.
-        vocabulary: most frequent tokens that the table knows.
-        min_documents: tokens of fewer documents are left out of the table.
+        vocabulary: most frequent tokens that translations are learned for; others only translate to themselves.
+        min_documents: the same for tokens of fewer documents.
         threshold: smaller translation probabilities are dropped; tuned on development when not given.
         p_self: T(t|t); tuned on development when not given.
         smoothing: lambda, the weight of P(q|C); tuned on development when not given.
@@ -57,12 +58,14 @@ class Model1(TranslationRanker):
         require(len(fields) > 0, "--model.fields", fields, "one field or more")
         super().__init__(fields[0], threshold, p_self, smoothing, fused, rerank_depth)
         require(iterations >= 1, "--model.iterations", iterations, "1 or more")
-        require(chunk >= 0, "--model.chunk", chunk, "0 (whole documents) or more")
+        require(0 <= chunk <= 1000, "--model.chunk", chunk, "from 0 (whole documents) to 1000")
+        require(min_documents >= 1, "--model.min_documents", min_documents, "1 or more")
         require(vocabulary >= 1, "--model.vocabulary", vocabulary, "1 or more")
         self.fields, self.iterations = tuple(dict.fromkeys(fields)), iterations
         self.bitext = BitextOptions(chunk, symmetric, vocabulary=vocabulary, min_documents=min_documents)
         self.em: dict[str, Model1EM] = {}
         self.tables: list[ChosenTable] = []  # the best one of each field
+        self._bar: Progress | None = None
 
     def needs(self) -> Needs:
         return Needs(self.fields, "bitext", "development", self.rerank_depth, self.bitext)
@@ -70,7 +73,7 @@ class Model1(TranslationRanker):
     def trainer_settings(self) -> dict[str, Any]:
         """One epoch an iteration; several processes where the user asks for them."""
         fixed = super().trainer_settings()
-        for key in ("devices", "num_nodes", "strategy"):
+        for key in ("devices", "num_nodes"):
             del fixed[key]
         return {**fixed, "max_epochs": self.iterations, "check_val_every_n_epoch": self.iterations}
 
@@ -86,6 +89,10 @@ class Model1(TranslationRanker):
         self.em = {}  # gigabytes, on large data
         numba.set_num_threads(self._threads)
 
+    def end_progress(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
     # --- EM
 
     def on_train_start(self) -> None:
@@ -98,7 +105,8 @@ class Model1(TranslationRanker):
         if batch.field not in self.em:
             self.em[batch.field] = Model1EM(batch.vocabulary_size)
         self.em[batch.field].accumulate(batch.bitext)
-        self._bar.advance(self._row)
+        if self._bar is not None:
+            self._bar.advance(self._row)
         if batch_idx + 1 == self.trainer.num_training_batches:
             for field, em in self.em.items():
                 self._maximise(field, em)
@@ -121,7 +129,8 @@ class Model1(TranslationRanker):
     # --- the table
 
     def on_validation_start(self) -> None:
-        self._bar.stop()
+        self.end_progress()
+        numba.set_num_threads(self._threads)  # one process tunes, the others wait
 
     def validation_step(self, batch: TuningBatch, batch_idx: int) -> None:
         """After the last iteration: the table of this field, as development likes it best."""

@@ -45,12 +45,16 @@ class Model1Embed(TranslationRanker):
     def needs(self) -> Needs:
         return Needs((self.field,), train="development", depth=self.rerank_depth)
 
+    def read_inputs(self) -> None:
+        if self.vectors != PACKAGED and not Path(self.vectors).expanduser().exists():
+            raise UserError(f"--model.vectors: there is no file or folder {self.vectors}")
+
     def training_step(self, batch: TuningBatch, batch_idx: int) -> None:  # noqa: ARG002
         found = self._read_vectors(batch.vocabulary)
         say(f"{len(found.tokens):,} of {len(batch.vocabulary):,} tokens of the field {batch.field} have a vector")
         sources = batch.forward.collection_frequency > 0
         with progress_bar() as bar:
-            row = bar.add_task("nearest tokens", total=len(found.tokens))
+            row = bar.add_task("nearest tokens", total=int(sources[found.tokens].sum()))
             learned = nearest_translations(found, sources, self.neighbours, lambda done: bar.advance(row, done))
         self.use(self.choose_table(learned, batch, thresholds=(0.0,)))
 
@@ -58,8 +62,6 @@ class Model1Embed(TranslationRanker):
         if self.vectors == PACKAGED:
             return encoder_vectors(packaged_encoder(), vocabulary)
         path = Path(self.vectors).expanduser()
-        if not path.exists():
-            raise UserError(f"--model.vectors: there is no file or folder {path}")
         return encoder_vectors(path, vocabulary) if path.is_dir() else file_vectors(path, vocabulary)
 
     def source(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lexical.batches import Needs, TuningBatch
-from lexical.table_files import load_table
+from lexical.table_files import SavedTable, load_table
 from lexical.translation_table import renumbered
 from lightning_modules.translation_ranker import TranslationRanker
 from terminal import say
@@ -39,12 +39,17 @@ class Model1Table(TranslationRanker):
         if table is None:
             raise UserError("say which table: --model.table FOLDER")
         self.table = table
+        self.given_table: SavedTable | None = None
 
     def needs(self) -> Needs:
         return Needs((self.field,), train="development", depth=self.rerank_depth)
 
+    def read_inputs(self) -> None:
+        self.given_table = load_table(Path(self.table).expanduser())
+
     def training_step(self, batch: TuningBatch, batch_idx: int) -> None:  # noqa: ARG002
-        saved = load_table(Path(self.table).expanduser())
+        saved = self.given_table
+        assert saved is not None
         table, known = renumbered(saved.table, saved.vocabulary, batch.vocabulary)
         if not known:
             raise UserError(f"{self.table} has no token of the field {batch.field}: choose another --model.field")

@@ -154,6 +154,9 @@ class TranslationRanker(LexicalRanker):
     def load_files(self, folder: Path) -> None:
         saved = load_table(folder / TABLE_FOLDER)
         settings = TableSettings(*(float(getattr(self, name)) for name in TableSettings._fields))
+        recorded = {**saved.meta.get("parameters", {}), **saved.meta.get("scored_with", {})}
+        if recorded != finite(settings._asdict()):
+            raise UserError(f"{folder / TABLE_FOLDER} and the checkpoint are of different trainings")
         mrr = float(saved.meta.get("development_mrr", 0.0))
         self.use(ChosenTable(str(saved.meta.get("field")), saved.vocabulary, saved.table, settings, mrr))
 

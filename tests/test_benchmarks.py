@@ -14,8 +14,13 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
-    [["benchmarks/prepare.py", "--sizes", "30000,90000"], ["benchmarks/fusion.py"]],
-    ids=["prepare", "fusion"],
+    [
+        ["benchmarks/prepare.py", "--sizes", "30000,90000"],
+        ["benchmarks/fusion.py"],
+        ["benchmarks/em.py", "--pairs", "100000"],
+        ["benchmarks/score.py", "--queries", "20", "--repeats", "7", "--vocabulary", "20000", "--entries", "400000"],
+    ],
+    ids=["prepare", "fusion", "em", "score"],
 )
 def test_a_benchmark_keeps_its_bounds(command: list[str], tmp_path: Path) -> None:
     arguments = [sys.executable, str(ROOT / command[0]), *command[1:]]

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from itertools import pairwise
@@ -140,6 +141,8 @@ def test_settings_that_are_given_are_not_tuned(place: Place) -> None:
         ("--model.smoothing 1e-9", "--model.smoothing 1e-09: must be 0, or from 0.000001 to 1"),
         ("--model.threshold -1", "--model.threshold -1.0: must be from 0 to less than 1"),
         ("--model.fields []", "--model.fields []: must be one field or more"),
+        ("--trainer.devices -1", "--trainer.devices -1: must be a number of processes, 1 or more"),
+        ("--model.chunk 1e9", "--model.chunk 1000000000.0: must be from 0 (whole documents) to 1000"),
         ("--model.fields [stems]", "there is no field 'stems': choose one of word, lemm, word_all, bwps"),
     ],
 )
@@ -169,6 +172,16 @@ def test_a_damaged_table_is_not_trusted(alone: RunFolder, place: Place, tmp_path
     file.write_bytes(content)
     with pytest.raises(UserError, match=r"cannot be loaded \(.*SHA-256.*train it again"):
         evaluate(["--models", "model1_word", *place.data, "--output_dir", str(tmp_path / "outputs")])
+
+
+def test_a_checkpoint_and_a_table_of_different_trainings_are_refused(alone: RunFolder, tmp_path: Path) -> None:
+    shutil.copytree(alone.path, tmp_path / "seed-1")
+    meta = tmp_path / "seed-1" / "table" / "meta.json"
+    content = json.loads(meta.read_text())
+    content["scored_with"]["smoothing"] += 0.001
+    meta.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="of different trainings"):
+        load_ranker(RunFolder(tmp_path / "seed-1"), "model1_word")
 
 
 # --- embeddings
@@ -235,3 +248,39 @@ def test_a_table_of_other_words_is_refused(alone: RunFolder, place: Place) -> No
         place.train("none", "--model", "model1_table")
     with pytest.raises(UserError, match=r"is no translation table: it has no table\.safetensors"):
         place.train("none", "--model", "model1_table", "--model.table", str(place.work))
+
+
+def test_a_table_may_be_read_from_the_place_that_it_is_written_to(alone: RunFolder, place: Place) -> None:
+    settings = ["--model", "model1_table", "--model.field", load_table(alone.table).meta["field"]]
+    folder = place.train("again", *settings, "--model.table", str(alone.table))
+    before = load_table(folder.table)
+    again = load_table(place.train("again", *settings, "--model.table", str(folder.table)).table)
+    assert again.table.probabilities.tolist() == before.table.probabilities.tolist()
+    with pytest.raises(UserError, match="is no translation table"):
+        place.train("again", *settings, "--model.table", str(place.work / "nowhere"))
+    assert folder.config.exists() and folder.table.exists()  # a typo removes nothing
+
+
+def test_processes_of_torchrun_must_be_as_many_as_asked_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=r"torchrun has started 2 processes .* give --trainer\.devices 2"):
+        place.train("torchrun", "--model", "model1_word")
+
+
+def test_ctrl_c_during_em_is_one_line(place: Place) -> None:
+    arguments = ["--model", "model1_word", "--model.iterations", "100000"]
+    output = ["--output_dir", str(place.work / "stop")]
+    running = subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), *arguments, *place.data, *output],
+        env={**os.environ, "WANDB_MODE": "disabled"}, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert running.stderr is not None
+    for line in running.stderr:
+        if "iteration 3 of" in line:
+            break
+    running.send_signal(signal.SIGINT)
+    rest = running.stderr.read()
+    assert running.wait(60) == 130
+    assert "interrupted" in rest and "Traceback" not in rest
