@@ -28,6 +28,7 @@ class Bitext(NamedTuple):
 
     source: Ragged  # token ids (int32)
     target: Ragged  # token ids (int32), as many rows
+    dropped: int = 0  # pairs that were left out because of their lengths
 
 
 class BitextOptions(NamedTuple):
@@ -95,7 +96,7 @@ def make_bitext(
 ) -> Bitext:
     """The bitext of the query `rows` and their `relevant` documents; only tokens that are `kept` go in."""
 
-    def walk(outputs: Sequence[np.ndarray], write: bool) -> tuple[int, int, int]:
+    def walk(outputs: Sequence[np.ndarray], write: bool) -> tuple[int, int, int, int]:
         source_offsets, source, target_offsets, target = outputs
         return _walk(
             queries.offsets, queries.values, documents.offsets, documents.values, relevant.offsets, relevant.values,
@@ -103,9 +104,10 @@ def make_bitext(
             source_offsets, source, target_offsets, target, write,
         )  # fmt: skip
 
-    outputs = _outputs(*walk(_outputs(0, 0, 0), write=False))
+    *sizes, dropped = walk(_outputs(0, 0, 0), write=False)
+    outputs = _outputs(*sizes)
     walk(outputs, write=True)
-    return Bitext(Ragged(*outputs[:2]), Ragged(*outputs[2:]))
+    return Bitext(Ragged(*outputs[:2]), Ragged(*outputs[2:]), dropped)
 
 
 def _outputs(pairs: int, source_tokens: int, target_tokens: int) -> list[np.ndarray]:
@@ -140,14 +142,14 @@ def _walk(  # type: ignore[no-untyped-def]
     q_offsets, q_values, d_offsets, d_values, r_offsets, r_docs, kept, rows, chunk, symmetric, length_ratio,
     source_offsets, source, target_offsets, target, write,
 ):  # fmt: skip
-    """(pairs, source tokens, target tokens); writes them when `write`, otherwise only counts."""
+    """(pairs, source tokens, target tokens, dropped pairs); writes them when `write`, otherwise only counts."""
     longest_query, longest_document = 0, 0
     for row in rows:
         longest_query = max(longest_query, q_offsets[row + 1] - q_offsets[row])
         for r in range(r_offsets[row], r_offsets[row + 1]):
             longest_document = max(longest_document, d_offsets[r_docs[r] + 1] - d_offsets[r_docs[r]])
     query, document = np.empty(longest_query, np.int32), np.empty(longest_document, np.int32)
-    pair, s, t = 0, 0, 0
+    pair, s, t, dropped = 0, 0, 0, 0
     for row in rows:
         n = _kept_tokens(q_values, q_offsets[row], q_offsets[row + 1], kept, query)
         if n == 0:
@@ -158,6 +160,7 @@ def _walk(  # type: ignore[no-untyped-def]
             for start in range(0, m, size):
                 end = min(start + size, m)
                 if max(n, end - start) > length_ratio * min(n, end - start):
+                    dropped += 2 if symmetric else 1
                     continue
                 s = _append(document, start, end, source_offsets, source, pair, s, write)
                 t = _append(query, 0, n, target_offsets, target, pair, t, write)
@@ -166,4 +169,4 @@ def _walk(  # type: ignore[no-untyped-def]
                     s = _append(query, 0, n, source_offsets, source, pair, s, write)
                     t = _append(document, start, end, target_offsets, target, pair, t, write)
                     pair += 1
-    return pair, s, t
+    return pair, s, t, dropped

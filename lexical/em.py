@@ -42,7 +42,7 @@ class PairCounts(NamedTuple):
 
 
 class Model1EM:
-    """``accumulate`` each block of the bitext, then ``maximise``: one iteration. Repeat."""
+    """``accumulate`` each block of the bitext, then ``maximise``: one iteration. Repeat with the same bitext."""
 
     def __init__(self, vocabulary_size: int) -> None:
         self.vocabulary_size = vocabulary_size
@@ -59,7 +59,9 @@ class Model1EM:
 
     def accumulate(self, block: Bitext) -> None:
         """The expectation step for one block of the bitext."""
-        source, target = block
+        source, target = block.source, block.target
+        if source.rows != target.rows:
+            raise ValueError(f"the bitext has {source.rows:,} sources and {target.rows:,} targets")
         _check_tokens(source, self.vocabulary_size)
         _check_tokens(target, self.vocabulary_size)
         self.target_tokens += len(target.values)

@@ -51,7 +51,7 @@ def all_kept(
 
 def pairs_of(blocks: Iterable[Bitext]) -> list[Pair]:
     found: list[Pair] = []
-    for source, target in blocks:
+    for source, target, _ in blocks:
         assert source.values.dtype == target.values.dtype == np.int32
         assert source.rows == target.rows
         found += [(tuple(source.row(i).tolist()), tuple(target.row(i).tolist())) for i in range(source.rows)]
@@ -281,3 +281,12 @@ def test_documents_may_be_memory_mapped(tmp_path: Path) -> None:
     mapped = Ragged(*(np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in documents._fields))
     found = pairs_of(bitext_blocks(queries, mapped, relevant, kept))
     assert found == plain_bitext(judged, BitextOptions()) and found
+
+
+def test_pairs_that_the_length_ratio_leaves_out_are_counted() -> None:
+    queries, relevant = ragged([[0] * 10], np.int32), ragged([[0]], np.int32)
+    documents = ragged([[0] * 31], np.int32)  # chunks of 15, 15 and 1 tokens
+    for symmetric, left_out in ((True, 2), (False, 1)):
+        options = BitextOptions(symmetric=symmetric)
+        found = make_bitext(queries, documents, relevant, np.ones(1, bool), np.arange(1), options)
+        assert found.dropped == left_out and found.source.rows == 2 * left_out

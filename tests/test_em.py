@@ -347,3 +347,8 @@ def test_words_that_are_never_used_change_nothing_but_the_likelihood_of_the_star
     tokens = sum(len(target) for _, target in lines)
     assert reached_large[0] == pytest.approx(-tokens * math.log(5000))
     assert reached_large[1:] == pytest.approx(reached_small[1:], rel=1e-12)
+
+
+def test_sides_of_unequal_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="1 sources and 2 targets"):
+        Model1EM(2).accumulate(Bitext(ragged([[0]], np.int32), ragged([[0], [1]], np.int32)))
