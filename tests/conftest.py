@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import numba
 import pytest
 
 from tests.small_folder import write_small_folder
@@ -13,3 +15,12 @@ from tests.small_folder import write_small_folder
 def small_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """400 documents, 300 training, 60 dev and 40 test queries in the MS MARCO layout; shared, so read it only."""
     return write_small_folder(tmp_path_factory.mktemp("data") / "small")
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Threads of kernels would wait for each other on a busy machine; tests of threads have a process of their own."""
+    threads = numba.get_num_threads()
+    numba.set_num_threads(1)
+    yield
+    numba.set_num_threads(threads)

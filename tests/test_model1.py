@@ -6,10 +6,9 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -25,13 +24,7 @@ ROOT = Path(__file__).parents[1]
 SMOOTHING = (0.0, 1e-6, 0.1, 0.5, 1.0)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads would wait for each other on a busy machine; the test of threads has a process of its own."""
-    threads = numba.get_num_threads()
-    numba.set_num_threads(1)
-    yield
-    numba.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def table_of(dense: np.ndarray) -> TranslationTable:

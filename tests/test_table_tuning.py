@@ -6,10 +6,8 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -40,13 +38,7 @@ ROOT = Path(__file__).parents[1]
 SMALL_GRID = TableGrid((0.3, 0.05, 0.0), (0.05, 0.3, 0.8), (0.05, 0.5))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads would wait for each other on a busy machine; the test of threads has a process of its own."""
-    threads = numba.get_num_threads()
-    numba.set_num_threads(1)
-    yield
-    numba.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def translations_of(dense: np.ndarray) -> Translations:
