@@ -51,7 +51,7 @@ class Model1EM:
         self.null = np.zeros(vocabulary_size)  # (vocabulary,) t(f|NULL)
         self.expected = _no_counts(vocabulary_size)  # of the running iteration
         self.log_likelihood = 0.0  # of the blocks so far, under the table that the running iteration started with
-        self.target_tokens = 0  # of the blocks so far
+        self.target_tokens = self.dropped_pairs = 0  # of the blocks so far
 
     @property
     def pairs(self) -> Ragged:
@@ -65,6 +65,7 @@ class Model1EM:
         _check_tokens(source, self.vocabulary_size)
         _check_tokens(target, self.vocabulary_size)
         self.target_tokens += len(target.values)
+        self.dropped_pairs += block.dropped
         starts, occurrences = _occurrences(*source, self.vocabulary_size)
         if self.iteration == 0:
             found = _uniform_counts(starts, occurrences, block, self.vocabulary_size)
@@ -97,7 +98,7 @@ class Model1EM:
         spare.fill(0.0)
         self.translation = counts
         self.expected = PairCounts(self.pairs, spare, np.zeros_like(self.null))
-        self.log_likelihood, self.target_tokens = 0.0, 0
+        self.log_likelihood, self.target_tokens, self.dropped_pairs = 0.0, 0, 0
         self.iteration += 1
         return reached
 

@@ -8,7 +8,6 @@ stop words) each has its own table, and development chooses.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numba
@@ -66,7 +65,6 @@ class Model1(TranslationRanker):
         self.bitext = BitextOptions(chunk, symmetric, vocabulary=vocabulary, min_documents=min_documents)
         self.em: dict[str, Model1EM] = {}
         self.tables: list[ChosenTable] = []  # the best one of each field
-        self.dropped: Counter[str] = Counter()  # sentence pairs of each field
         self._bar: Progress | None = None
 
     def needs(self) -> Needs:
@@ -83,7 +81,7 @@ class Model1(TranslationRanker):
         return CountingStrategy(process_group_backend="gloo") if processes > 1 else "auto"
 
     def on_fit_start(self) -> None:
-        self.em, self.tables, self.dropped = {}, [], Counter()
+        self.em, self.tables = {}, []
         self._threads = numba.get_num_threads()
         numba.set_num_threads(max(1, self._threads // self.trainer.num_devices))
 
@@ -107,8 +105,6 @@ class Model1(TranslationRanker):
         if batch.field not in self.em:
             self.em[batch.field] = Model1EM(batch.vocabulary_size)
         self.em[batch.field].accumulate(batch.bitext)
-        if self.em[batch.field].iteration == 0:
-            self.dropped[batch.field] += batch.bitext.dropped
         if self._bar is not None:
             self._bar.advance(self._row)
         if batch_idx + 1 == self.trainer.num_training_batches:
@@ -117,16 +113,16 @@ class Model1(TranslationRanker):
 
     def _maximise(self, field: str, em: Model1EM) -> None:
         sum_over_ranks(em)
-        tokens = em.target_tokens
+        tokens, dropped = em.target_tokens, em.dropped_pairs
         reached = em.maximise()
         if em.iteration == 1 and tokens == 0:
             raise UserError(
                 f"the training queries and their relevant documents give no sentence pairs in the field {field}: "
                 "there is nothing that EM could learn from"
             )
-        if em.iteration == 1 and self.dropped[field]:
+        if em.iteration == 1 and dropped:
             ratio = f"lengths differ by more than a factor of {self.bitext.length_ratio:g}"
-            say(f"bitext ({field}): {self.dropped[field]:,} pairs are left out, as their {ratio}")
+            say(f"bitext ({field}): {dropped:,} pairs are left out, as their {ratio}")
         self.record(em.iteration, {f"train/log_likelihood_{field}": reached})
         say(
             f"EM ({field}): iteration {em.iteration} of {self.iterations} began at log-likelihood "

@@ -27,9 +27,9 @@ def sum_over_ranks(em: Model1EM) -> None:
     else:
         dist.all_reduce(torch.from_numpy(em.expected.values))
         dist.all_reduce(torch.from_numpy(em.expected.null))
-    totals = torch.tensor([em.log_likelihood, em.target_tokens], dtype=torch.float64)
+    totals = torch.tensor([em.log_likelihood, em.target_tokens, em.dropped_pairs], dtype=torch.float64)
     dist.all_reduce(totals)
-    em.log_likelihood, em.target_tokens = float(totals[0]), int(totals[1])
+    em.log_likelihood, em.target_tokens, em.dropped_pairs = float(totals[0]), int(totals[1]), int(totals[2])
 
 
 def _merged_over_ranks(counts: PairCounts) -> PairCounts:

@@ -107,6 +107,17 @@ def test_the_trained_table_is_that_of_the_library(alone: RunFolder, place: Place
     assert saved.vocabulary == data.prepared.field(field).vocabulary()
 
 
+def pairs_left_out(place: Place) -> list[str]:
+    """The lines that one process must say."""
+    data = Folder(place.data[3], cache_dir=str(place.work / "cache"))
+    data.serve(Needs(("word", "word_all"), train="bitext"))
+    counts = dict.fromkeys(data.needs.fields, 0) if data.needs else {}
+    for batch in data.train_dataloader():
+        counts[batch.field] += batch.bitext.dropped
+    ending = "pairs are left out, as their lengths differ by more than a factor of 9"
+    return [f"bitext ({field}): {count:,} {ending}" for field, count in counts.items() if count]
+
+
 def test_two_processes_learn_the_table_of_one(alone: RunFolder, place: Place) -> None:
     done = place.run("two", "--model", "model1_word", "--trainer.devices", "2")
     assert done.returncode == 0, done.stderr
@@ -119,6 +130,8 @@ def test_two_processes_learn_the_table_of_one(alone: RunFolder, place: Place) ->
         assert likelihoods(RunFolder(path), field) == pytest.approx(likelihoods(alone, field), rel=1e-9)
     assert done.stdout.count("model1_word: development MRR") == 1  # one process speaks
     assert done.stderr.count("EM (word): iteration 5 of 5") == 1
+    left_out = [line for line in done.stderr.splitlines() if "pairs are left out" in line]
+    assert left_out == pairs_left_out(place)  # those of both processes, said once
     assert len(list(path.glob("wandb/offline-run-*"))) == 1
 
 
