@@ -26,7 +26,7 @@ from user_error import UserError, run_script
 
 def train(argv: Sequence[str]) -> dict[str, float]:
     """Trains the ranker that `argv` asks for; what was measured on `development`."""
-    from experiment.named_configs import names, resolve
+    from experiment.named_configs import names, resolve, shared_options
 
     stats = "--data.stats" in argv
     resolved = resolve([argument for argument in argv if argument != "--data.stats"])
@@ -43,9 +43,12 @@ def train(argv: Sequence[str]) -> dict[str, float]:
             return {}
         raise UserError(f"say which ranker: --model NAME with one of: {', '.join(names('model'))}")
     from experiment.command_line import NamedConfigCLI
-    from experiment.training import train_ranker
+    from experiment.training import MAKES, train_ranker
 
-    return train_ranker(NamedConfigCLI(resolved, f"Train {resolved.model.name} on {resolved.data.name}."))
+    metrics = train_ranker(NamedConfigCLI(resolved, f"Train {resolved.model.name} on {resolved.data.name}."))
+    if metrics and (row := MAKES.get(resolved.model.name)):  # the same network as a table: no second training
+        train(["--model", row, *shared_options(argv)])
+    return metrics
 
 
 if __name__ == "__main__":

@@ -16,18 +16,21 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset
 from datamodules.analysis import LOOKUP, AnalysisSettings
 from datamodules.bitext_blocks import BitextBlocks
 from datamodules.cached_step import fingerprint
+from datamodules.epoch_loader import EpochLoader
 from datamodules.preparation import Preparation, PreparationSettings, TextSource
-from datamodules.query_sets import DEVELOPMENT, TEST, TRAIN_FUSION, TRAIN_MODELING, QuerySet, SplitSizes
+from datamodules.query_sets import DEVELOPMENT, SPLIT_SEED, TEST, TRAIN_FUSION, TRAIN_MODELING, QuerySet, SplitSizes
 from datamodules.sources import IrDatasetsSource, Source, existing_folder, folder_source, official_source
 from datamodules.text_sources import FileTexts, PyDocsTexts
-from lexical.batches import Loader, Needs, RankingBatch, TuningBatch
+from datamodules.training_pairs import TrainingPairs
+from lexical.batches import Loader, Needs, RankingBatch, TuningBatch, ValidationBatch
 from lexical.bm25 import normalised_bm25
-from lexical.ragged import Ragged
+from lexical.ragged import Ragged, ragged
 from lexical.ranking import RankedTask
 from packaged_encoder import PACKAGED
 from user_error import UserError, require
 
 QUERIES_PER_RANKING_BATCH = 256
+VALIDATION_QUERIES, VALIDATION_DEPTH = 500, 100  # what a training is watched on: a fixed sample of development
 T = TypeVar("T")
 
 
@@ -92,13 +95,15 @@ class RetrievalData(L.LightningDataModule):
             self.prepared.field(field)
         for query_set in self.prepared.ranked_sets:
             self.prepared.candidates(query_set)
+        if self.needs and self.needs.train == "pairs":
+            self.prepared.negatives()
 
     # --- what rankers get
 
-    def train_dataloader(self) -> DataLoader[Any]:
+    def train_dataloader(self) -> Any:
         return self._loader(self._asked.train)
 
-    def val_dataloader(self) -> DataLoader[Any] | list[Any]:
+    def val_dataloader(self) -> Any:
         return [] if self._asked.validation is None else self._loader(self._asked.validation)
 
     @property
@@ -107,16 +112,50 @@ class RetrievalData(L.LightningDataModule):
             raise ValueError("say first what the ranker needs: serve(ranker.needs())")
         return self.needs
 
-    def _loader(self, kind: Loader) -> DataLoader[Any]:
+    @property
+    def _share(self) -> tuple[int, int]:
+        """(this process, all processes) of the training."""
+        return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+
+    def _loader(self, kind: Loader) -> Any:
         fields = self._asked.fields
         if kind == "pool":
             return _ready_made([self._tuning_batch(field, self.prepared.tuning_task()) for field in fields])
         if kind == "development":
             task = self.prepared.ranked_task(DEVELOPMENT, self._asked.depth)
             return _ready_made([self._tuning_batch(field, task) for field in fields])
-        rank, ranks = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
-        blocks = [BitextBlocks(self.prepared, field, self._asked.bitext, (rank, ranks)) for field in fields]
+        if kind == "pairs":
+            return self._pair_loader(fields[0])
+        if kind == "sample":
+            return _ready_made([self.validation_batch(fields[0], self._share)])
+        blocks = [BitextBlocks(self.prepared, field, self._asked.bitext, self._share) for field in fields]
         return _ready_made(ConcatDataset(blocks))
+
+    def _pair_loader(self, field: str) -> EpochLoader[Any]:
+        options, prepared = self._asked.pairs, self.prepared
+        assert options is not None
+        queries, relevant = prepared.query_tokens(TRAIN_MODELING, field), self.query_set(TRAIN_MODELING).relevant
+        forward = prepared.field(field).forward
+        pairs = TrainingPairs(forward, queries, relevant, prepared.negatives(), options, self._share)
+        trainer = self.trainer
+
+        def position() -> tuple[int, int]:
+            if trainer is None:
+                return 0, 0
+            return trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_progress.current.ready
+
+        return EpochLoader(lambda epoch, number: options.collate(pairs.batch(epoch, number)), len(pairs), position)
+
+    def validation_batch(self, field: str, share: tuple[int, int] = (0, 1)) -> ValidationBatch:
+        """Development queries of this process: every query belongs to exactly one."""
+        task = self.prepared.ranked_task(DEVELOPMENT, VALIDATION_DEPTH)
+        drawn = np.random.default_rng(SPLIT_SEED).permutation(task.candidates.rows)[:VALIDATION_QUERIES]
+        numbers = np.sort(drawn)[share[0] :: share[1]]
+        tokens = self.prepared.query_tokens(DEVELOPMENT, field)
+        mine = np.isin(task.candidates.row_numbers(), numbers)
+        queries, candidates = (ragged([rows.row(i) for i in numbers], np.int32) for rows in (tokens, task.candidates))
+        ranking = RankingBatch(self.prepared.field(field).forward, queries, candidates)
+        return ValidationBatch(ranking, numbers, task.relevant[mine], task.id_order)
 
     def _tuning_batch(self, field: str, task: RankedTask) -> TuningBatch:
         prepared, first = self.prepared, self.prepared.settings.first_stage_field

@@ -55,6 +55,8 @@ def build_table(results: Sequence[Result]) -> Table:
         known = [one for one in mine if one is not None]
         shown = ["" if one is None else f"{one.value:.4f}" for one in mine]
         label = model if fused or (model, True) not in rows else f"{model} (alone)"
+        if known[0].seeds > 1:
+            label += f", {known[0].seeds} seeds"
         cells.append([label, *shown, _time(known[0].ms_per_1k), _device(known[0])])
     for number, column in enumerate(columns, start=1):
         numbers = [values[(*row, *column)].value for row in rows if (*row, *column) in values]

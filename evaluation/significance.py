@@ -2,13 +2,13 @@
 
     python -m evaluation.significance outputs/pydocs_passage model1_word bm25_lemm bm25_lemm_word [--query_set test]
 
-compares the first row with each of the others. A name with .alone means the ranker without BM25 (lemm).
+compares the first row with each of the others. A name with .alone means the ranker without BM25 (lemm). Values are
+averages over the seeds of a ranker.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import ttest_rel
 
+from evaluation.seed_averages import read_measured
 from user_error import UserError, run_script
 
 THRESHOLD = 0.05  # the paper's
@@ -43,20 +44,7 @@ def compare(values: Mapping[str, float], others: Mapping[str, float]) -> Compari
 
 def read_per_query(path: Path) -> tuple[str, dict[str, float]]:
     """(main measure, its value for each query) of a per_query file."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = [
-                (row["query"], row["measure"], float(row["value"]))
-                for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-            ]
-    except FileNotFoundError as error:
-        raise UserError(f"there is no {path}: train.py and evaluate.py write it") from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error}): evaluate this ranker again") from error
-    if not rows:
-        raise UserError(f"{path} has no queries")
-    main = rows[0][1]
-    return main, {query: value for query, measure, value in rows if measure == main}
+    return read_measured(path)[0]
 
 
 def main(argv: Sequence[str]) -> None:
@@ -70,7 +58,7 @@ def main(argv: Sequence[str]) -> None:
 
     def load(name: str) -> tuple[str, dict[str, float]]:
         model, alone = (name.removesuffix(".alone"), ".alone" if name.endswith(".alone") else "")
-        return read_per_query(arguments.folder / model / "seed-1/per_query" / f"{arguments.query_set}{alone}.tsv")
+        return read_per_query(arguments.folder / model / "per_query" / f"{arguments.query_set}{alone}.tsv")
 
     measure, values = load(arguments.row)
     for other in arguments.others:

@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
+import numpy as np
 from jsonargparse import Namespace
 from numba import get_num_threads
 from rich.console import Console
@@ -18,13 +18,15 @@ from datamodules.query_sets import TEST
 from datamodules.retrieval_data import RetrievalData
 from evaluation.measures import main_measure, measure, per_query_tsv, recall_at
 from evaluation.results_table import Result, build_table, html_page, latex, markdown
+from evaluation.seed_averages import seed_average
 from experiment.folders import RunFolder, read_json, trained_models, write_json, write_text
-from experiment.named_configs import import_class, names
+from experiment.loading import load_ranker
+from experiment.named_configs import names
 from experiment.reranking import Reranked, as_run, milliseconds_per_1k, ranking_trainer, rerank
 from experiment.tracking import RunLabels, finish_run, log_files, never_fatal, start_run
 from experiment.training import quiet_lightning
 from lexical.trec_run import write_run
-from lightning_modules.lexical_ranker import LexicalRanker
+from lightning_modules.ranker import Ranker
 from terminal import say
 from user_error import UserError
 
@@ -34,7 +36,7 @@ def evaluate_rankers(parsed: Namespace, built: Namespace) -> list[Result]:
     data: RetrievalData = built.data
     data_folder = Path(parsed.output_dir).expanduser() / data.name
     trained = trained_models(data_folder)
-    wanted = trained if parsed.models is None else parsed.models.split(",")
+    wanted = list(trained) if parsed.models is None else parsed.models.split(",")
     for name in wanted:
         if name not in names("model") and name not in trained:
             raise UserError(f"--models: there is no ranker {name!r}; known are: {', '.join(names('model'))}")
@@ -45,8 +47,12 @@ def evaluate_rankers(parsed: Namespace, built: Namespace) -> list[Result]:
             )
     if not wanted:
         raise UserError(f"nothing is trained on {data.name} in {data_folder} yet: python train.py --model bm25_lemm")
-    measured = [_evaluate_ranker(RunFolder(data_folder / name / "seed-1"), name, data, parsed) for name in wanted]
-    results = _collect(data_folder, trained, data)
+    measured = [
+        _evaluate_ranker(RunFolder.of(parsed.output_dir, data.name, name, seed), name, data, parsed)
+        for name in wanted
+        for seed in trained[name]
+    ]
+    results = [one for name, seeds in trained.items() for one in _collect(data_folder / name, seeds, data)]
     _write_table(results, data.name, data_folder)
     for one in measured:
         with never_fatal():
@@ -64,46 +70,27 @@ class Evaluated(NamedTuple):
     files: list[Path]
 
 
-def load_ranker(folder: RunFolder, name: str) -> LexicalRanker:
-    """The trained ranker of a run's folder: class and settings as saved, weights strictly loaded."""
-    settings, saved = folder.load_config(), read_json(folder.ranker)
-    try:
-        target = import_class(saved["class"], name)
-        if not issubclass(target, LexicalRanker):
-            raise TypeError(f"{saved['class']} is no ranker")
-        model = target(**settings["model"])
-        checkpoint = torch.load(folder.checkpoint, map_location="cpu", weights_only=True)
-        model.load_state_dict(checkpoint["state_dict"], strict=True)
-        model.load_files(folder.path)
-    except Exception as error:  # damaged, hostile or of another version: whatever it is, it is not trusted
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(
-            f"{folder.path}: the trained ranker cannot be loaded ({first}); "
-            f"train it again: python train.py --model {name}"
-        ) from error
-    return model.eval()
-
-
 def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: Namespace) -> Evaluated:
-    model = load_ranker(folder, name)
     data.prepare_data()
-    model.check_vocabulary(data.prepared.field(model.field).vocabulary())
+    model = load_ranker(folder, name, data)
     if _entry(folder.development, "data") != data.fingerprint():
         raise UserError(
             f"{name} was trained on other data or candidates than these: give the same --data settings, "
             f"or train it again: python train.py --model {name}"
         )
-    trainer = ranking_trainer(model)
+    trainer = ranking_trainer(model, parsed.trainer.accelerator)
+    device = trainer.strategy.root_device
     weights = _fusion_weights(folder) if model.fused else None
     results: list[Result] = []
     files: list[Path] = []
     for query_set in data.evaluation_sets():
         say(f"{name}: {query_set}")
         ranked = rerank(trainer, model, data, query_set, weights)
+        speed = milliseconds_per_1k(model, data, query_set, device)
+        timed = [(speed.of(fused), str(device.type)) for fused in (False, True)]
         variants = [(model.fused, False)] + ([(False, True)] if model.fused else [])
         for fused, alone in variants:
-            speed = milliseconds_per_1k(model, data, query_set, fused)
-            results += _measure(folder, name, data, model, ranked, fused, alone, speed, parsed.leaderboard)
+            results += _measure(folder, name, data, model, ranked, fused, alone, timed[fused], parsed.leaderboard)
             files += [folder.run(query_set, alone), folder.per_query(query_set, alone)]
     write_json(folder.evaluation, {"data": data.fingerprint(), "results": [one._asdict() for one in results]})
     return Evaluated(folder, name, model.fused, results, files)
@@ -125,8 +112,8 @@ def _fusion_weights(folder: RunFolder) -> list[float]:
 
 
 def _measure(
-    folder: RunFolder, name: str, data: RetrievalData, model: LexicalRanker, ranked: Reranked,
-    fused: bool, alone: bool, speed: float, leaderboard: bool,
+    folder: RunFolder, name: str, data: RetrievalData, model: Ranker, ranked: Reranked,
+    fused: bool, alone: bool, timed: tuple[float, str], leaderboard: bool,
 ) -> list[Result]:  # fmt: skip
     query_set = data.query_set(ranked.query_set)
     run = as_run(data, ranked.query_set, ranked.task, ranked.alone if alone else ranked.row)
@@ -141,32 +128,57 @@ def _measure(
     return [
         Result(
             model=name, fused=fused, query_set=ranked.query_set, measure=one.measure, value=one.mean, seeds=1,
-            queries=len(one.per_query), depth=depth, ms_per_1k=speed, device="cpu",
+            queries=len(one.per_query), depth=depth, ms_per_1k=timed[0], device=timed[1],
             threads=get_num_threads(), significance=[],
         )
         for one in measured
     ]  # fmt: skip
 
 
-def _collect(data_folder: Path, trained: list[str], data: RetrievalData) -> list[Result]:
-    """Results of all rankers measured on this very data; others are named, not mixed in."""
-    results: list[Result] = []
-    for name in trained:
-        folder = RunFolder(data_folder / name / "seed-1")
-        if not folder.evaluation.is_file():
+def _collect(folder: Path, seeds: list[int], data: RetrievalData) -> list[Result]:
+    """Results of a ranker on this very data, averaged over its seeds; others are named, not mixed in."""
+    measured: list[tuple[RunFolder, list[Result]]] = []
+    for seed in seeds:
+        run = RunFolder(folder / f"seed-{seed}")
+        if not run.evaluation.is_file():
             continue
         try:
-            saved = read_json(folder.evaluation)
+            saved = read_json(run.evaluation)
             mine = [Result(**one) for one in saved["results"]] if saved["data"] == data.fingerprint() else []
         except (UserError, TypeError, KeyError):
             mine = []
-        if not mine:
-            say(
-                f"{name} was measured on other data or candidates, or its evaluation.json is damaged: "
-                f"it is not in the table until: python evaluate.py --models {name}"
-            )
-        results += mine
-    return results
+        if mine:
+            measured.append((run, mine))
+            continue
+        say(
+            f"{folder.name} (seed {seed}) was measured on other data or candidates, or its evaluation.json is damaged: "
+            f"it is not in the table until: python evaluate.py --models {folder.name}"
+        )
+    return _averaged(folder, measured) if measured else []
+
+
+def _averaged(folder: Path, measured: list[tuple[RunFolder, list[Result]]]) -> list[Result]:
+    """The average of the seeds, per query: written beside the seeds' folders, and as results."""
+    averages: dict[tuple[str, bool, str], float] = {}
+    runs, first = [run for run, _ in measured], measured[0][1]
+    is_fusion = any(one.fused for one in first)
+    for query_set, fused in dict.fromkeys((one.query_set, one.fused) for one in first):
+        alone = is_fusion and not fused
+        mean = seed_average([run.per_query(query_set, alone) for run in runs])
+        write_text(RunFolder(folder).per_query(query_set, alone), per_query_tsv(mean))
+        averages |= {(query_set, fused, one.measure): one.mean for one in mean}
+    times = {
+        (one.query_set, one.fused): [r.ms_per_1k for _, mine in measured for r in mine if r[1:3] == one[1:3]]
+        for one in first
+    }
+    return [
+        one._replace(
+            value=averages[one.query_set, one.fused, one.measure],
+            seeds=len(runs),
+            ms_per_1k=float(np.median(times[one.query_set, one.fused])),
+        )
+        for one in first
+    ]
 
 
 def _write_table(results: list[Result], data_name: str, data_folder: Path) -> None:
@@ -189,7 +201,8 @@ def _write_table(results: list[Result], data_name: str, data_folder: Path) -> No
 
 def _track(measured: Evaluated, data: RetrievalData) -> None:
     folder, name = measured.folder, measured.name
-    run = start_run(RunLabels(name, data.name, 1, "evaluate").init_arguments(folder.load_config(), folder.path))
+    seed = int(folder.path.name.removeprefix("seed-"))
+    run = start_run(RunLabels(name, data.name, seed, "evaluate").init_arguments(folder.load_config(), folder.path))
     if run is None:
         return
     import wandb

@@ -36,6 +36,16 @@ class RunFolder(NamedTuple):
         return self.path / "checkpoints" / "last.ckpt"
 
     @property
+    def best_checkpoint(self) -> Path:
+        """Weights of the best epoch, of a ranker that is trained by gradients."""
+        return self.path / "checkpoints" / "best.ckpt"
+
+    @property
+    def training(self) -> Path:
+        """What the training in this folder was started with: an interrupted one is continued if it is the same."""
+        return self.path / "training.json"
+
+    @property
     def fusion(self) -> Path:
         return self.path / "fusion.json"
 
@@ -60,10 +70,13 @@ class RunFolder(NamedTuple):
     def per_query(self, query_set: str, alone: bool) -> Path:
         return self.path / "per_query" / f"{query_set}{'.alone' if alone else ''}.tsv"
 
-    def forget_results(self) -> None:
-        """Takes away what says that this folder is complete, and what was measured: a new training begins."""
+    def forget_results(self, keep_checkpoints: bool = False) -> None:
+        """Takes away what says that this folder is complete, and what was measured: a training begins."""
         for path in (self.config, self.evaluation, self.development, self.fusion):
             path.unlink(missing_ok=True)
+        if not keep_checkpoints:
+            for path in (self.checkpoint, self.best_checkpoint, self.training):
+                path.unlink(missing_ok=True)
         for folder in (self.path / "runs", self.path / "per_query", self.table, *self.path.glob(".table.*")):
             shutil.rmtree(folder, ignore_errors=True)  # .table.*: left by a process that was killed while it saved
 
@@ -77,9 +90,14 @@ class RunFolder(NamedTuple):
         return config
 
 
-def trained_models(data_folder: Path) -> list[str]:
-    """Names of the rankers that have a trained seed-1 under ``OUTPUT_DIR/<data>``."""
-    return sorted(path.parent.parent.name for path in data_folder.glob("*/seed-1/config.yaml"))
+def trained_models(data_folder: Path) -> dict[str, list[int]]:
+    """Name -> seeds of the rankers that are trained under ``OUTPUT_DIR/<data>``."""
+    found: dict[str, list[int]] = {}
+    for path in sorted(data_folder.glob("*/seed-*/config.yaml")):
+        seed = path.parent.name.removeprefix("seed-")
+        if seed.isdigit():
+            found.setdefault(path.parent.parent.name, []).append(int(seed))
+    return {name: sorted(seeds) for name, seeds in found.items()}
 
 
 def write_text(path: Path, text: str) -> None:

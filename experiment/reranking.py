@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import lightning as L
@@ -13,9 +13,10 @@ from datamodules.retrieval_data import RetrievalData
 from lexical.fusion import coordinate_ascent, fuse
 from lexical.ranking import RankedTask, mean_reciprocal_rank, ranking_order
 from lexical.trec_run import Run
-from lightning_modules.lexical_ranker import LexicalRanker
+from lightning_modules.ranker import Ranker
 
 TIMED_BATCHES = 4  # about a thousand queries
+SLOW = 0.5  # seconds for the first batch
 
 
 class Reranked(NamedTuple):
@@ -32,20 +33,20 @@ class Reranked(NamedTuple):
         return self.alone if self.fused is None else self.fused
 
 
-def ranking_trainer(model: LexicalRanker) -> L.Trainer:
+def ranking_trainer(model: Ranker, accelerator: str = "auto") -> L.Trainer:
     """A trainer that scores in this process alone, however many have trained."""
-    settings = {**LexicalRanker.trainer_settings(model), "logger": False, "enable_model_summary": False}
-    return L.Trainer(**settings)
+    settings = {"accelerator": accelerator, **model.ranking_settings()}
+    return L.Trainer(**settings, logger=False, enable_model_summary=False)
 
 
-def score(trainer: L.Trainer, model: LexicalRanker, data: RetrievalData, query_set: str) -> np.ndarray:
+def score(trainer: L.Trainer, model: Ranker, data: RetrievalData, query_set: str) -> np.ndarray:
     """(pairs,) the ranker's scores of all candidates of the query set."""
     parts = trainer.predict(model, data.ranking_loader(query_set, model.field, model.rerank_depth))
     return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
 
 def rerank(
-    trainer: L.Trainer, model: LexicalRanker, data: RetrievalData, query_set: str, weights: Sequence[float] | None
+    trainer: L.Trainer, model: Ranker, data: RetrievalData, query_set: str, weights: Sequence[float] | None
 ) -> Reranked:
     alone = score(trainer, model, data, query_set)
     task = data.ranked_task(query_set, model.rerank_depth)
@@ -55,9 +56,7 @@ def rerank(
     return Reranked(query_set, task, alone, fused)
 
 
-def learn_fusion(
-    trainer: L.Trainer, model: LexicalRanker, name: str, data: RetrievalData, query_set: str
-) -> dict[str, Any]:
+def learn_fusion(trainer: L.Trainer, model: Ranker, name: str, data: RetrievalData, query_set: str) -> dict[str, Any]:
     """Weights of (first stage, ranker) learned on `query_set`: the content of fusion.json."""
     task = data.ranked_task(query_set, model.rerank_depth)
     features = np.stack(
@@ -83,23 +82,40 @@ def as_run(data: RetrievalData, query_set: str, task: RankedTask, scores: np.nda
     return Run(data.query_set(query_set).ids, np.asarray(task.candidates.offsets), documents, scores[order])
 
 
-def milliseconds_per_1k(
-    model: LexicalRanker, data: RetrievalData, query_set: str, fused: bool, repeats: int = 3
-) -> float:
-    """Time to score 1,000 candidates, every feature of the row included.
+class Speed(NamedTuple):
+    """Milliseconds to score 1,000 candidates."""
 
-    The median of `repeats` passes over the first queries of the set.
-    """
+    alone: float
+    first_stage: float
+
+    def of(self, fused: bool) -> float:
+        """Every feature of the row included."""
+        return self.alone + (self.first_stage if fused else 0.0)
+
+
+def milliseconds_per_1k(model: Ranker, data: RetrievalData, query_set: str, device: Any, repeats: int = 3) -> Speed:
+    """The median of `repeats` passes over the first queries of the set."""
     batches = list(data.ranking_loader(query_set, model.field, model.rerank_depth))[:TIMED_BATCHES]
+    if not sum(len(batch.candidates.values) for batch in batches):
+        return Speed(0.0, 0.0)
+    model.to(device).eval()
+    if _seconds(lambda: model.score(batches[0]), 1)[0] > SLOW:  # a network: one batch of queries is enough
+        batches = batches[:1]
     pairs = sum(len(batch.candidates.values) for batch in batches)
-    if pairs == 0:
-        return 0.0
+    alone = _seconds(lambda: [model.score(batch) for batch in batches], repeats)
+
+    def first_stage() -> None:
+        scores = data.first_stage_scores(query_set, model.rerank_depth, len(batches))
+        fuse(np.stack([scores, scores]), np.array([0.5, 0.5]))
+
+    return Speed(*(float(np.median(one)) * 1e6 / pairs for one in (alone, _seconds(first_stage, repeats))))
+
+
+def _seconds(work: Callable[[], Any], repeats: int) -> list[float]:
+    """Of each repetition after a first one that warms up: kernels loaded, files mapped."""
     seconds = []
-    for _ in range(repeats + 1):  # the first pass warms up: kernels loaded, files mapped
+    for _ in range(repeats + 1):
         started = time.perf_counter()
-        alone = np.concatenate([model.score(batch) for batch in batches])
-        if fused:
-            first_stage = data.first_stage_scores(query_set, model.rerank_depth, TIMED_BATCHES)
-            fuse(np.stack([first_stage, alone]), np.array([0.5, 0.5]))
+        work()
         seconds.append(time.perf_counter() - started)
-    return float(np.median(seconds[1:])) * 1e6 / pairs
+    return seconds[1:]

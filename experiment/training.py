@@ -6,6 +6,7 @@ import logging
 import os
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -14,12 +15,16 @@ from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from datamodules.query_sets import DEVELOPMENT, TRAIN_FUSION
+from datamodules.retrieval_data import RetrievalData
 from experiment.command_line import NamedConfigCLI
 from experiment.folders import RunFolder, write_json, write_text
+from experiment.loading import load_ranker
 from experiment.reranking import learn_fusion, ranking_trainer, rerank
+from experiment.resuming import remember_training, resume_from, training_callbacks
 from experiment.tracking import RunLabels, finish_run, log_files, never_fatal, start_run
 from lexical.ranking import mean_reciprocal_rank
-from lightning_modules.lexical_ranker import LexicalRanker
+from lightning_modules.neural_ranker import NeuralRanker
+from lightning_modules.ranker import Ranker
 from terminal import be_silent, say
 from user_error import UserError, require
 
@@ -27,6 +32,9 @@ _TRAINER_DEFAULTS = {
     "accelerator": "auto", "devices": 1, "fast_dev_run": False, "num_nodes": 1, "strategy": "auto",
     "check_val_every_n_epoch": 1, "overfit_batches": 0.0, "max_steps": -1,
 }  # fmt: skip
+
+
+MAKES = {"nn_model1": "nn_model1_exp"}  # rows that are made of a trained ranker, right after it
 
 
 def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
@@ -45,30 +53,46 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
         be_silent()
     if seed != config["seed"]:
         say(f"{name} draws nothing at random: --seed {config['seed']} is ignored, results go to seed-1")
+    model.seed = seed
+    processes = _processes(config["trainer"])
+    model.share_work(processes)
     _settle_trainer(config, model, name)
-    strategy = model.strategy(_processes(config["trainer"]))
+    strategy = model.strategy(processes)
     if leads:
         print(yaml.safe_dump({"ranker": name, **_given(config)}, sort_keys=False), end="", flush=True)
     quiet_lightning()
+    if model.made_from is not None:
+        _hand_over_source(model, name, folder, data)
     data.serve(model.needs())
     data.prepare_data()
     model.read_inputs()
+    vocabulary = data.prepared.field(model.field).vocabulary()
+    model.use_vocabulary(vocabulary)
+    model.start_weights(vocabulary)
+    checkpoint = resume_from(folder, config, data.fingerprint()) if isinstance(model, NeuralRanker) else None
 
     run = None
     loggers: list[Logger] = []
     if leads:
-        folder.forget_results()
+        folder.forget_results(keep_checkpoints=checkpoint is not None)
         run = start_run(RunLabels(name, data.name, seed, "train").init_arguments(config, folder.path))
         loggers.append(CSVLogger(folder.path, name="", version=""))
         if run is not None:
+            run.define_metric("val/mrr", summary="max")
             loggers.append(WandbLogger(experiment=run))
+    callbacks = training_callbacks(model, folder, data) if isinstance(model, NeuralRanker) else []
     trainer = cli.instantiate_trainer(
-        **{**config["trainer"], "strategy": strategy}, logger=loggers, default_root_dir=str(folder.path)
-    )
-    _fit(trainer, model, data)
+        **{**config["trainer"], "strategy": strategy},
+        callbacks=callbacks, logger=loggers, default_root_dir=str(folder.path),
+    )  # fmt: skip
+    if leads and isinstance(model, NeuralRanker):
+        remember_training(folder, config, data.fingerprint())
+    _fit(trainer, model, data, checkpoint)
     if not leads:
         return {}
-    ranks = ranking_trainer(model)
+    if isinstance(model, NeuralRanker):
+        model.use_best_weights()
+    ranks = ranking_trainer(model, config["trainer"]["accelerator"])
     fusion = learn_fusion(ranks, model, name, data, TRAIN_FUSION) if model.fused else None
     ranked = rerank(ranks, model, data, DEVELOPMENT, fusion["weights"] if fusion else None)
     metrics = {"development/mrr": mean_reciprocal_rank(ranked.task, ranked.row)}
@@ -93,17 +117,30 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
     return metrics
 
 
-def save_ranker(trainer: L.Trainer, model: LexicalRanker, name: str, folder: RunFolder) -> None:
+def _hand_over_source(model: Ranker, name: str, folder: RunFolder, data: RetrievalData) -> None:
+    """The trained ranker that this one is made of: the same data, the same seed."""
+    assert model.made_from is not None
+    source = RunFolder(folder.path.parent.parent / model.made_from / folder.path.name)
+    if not source.config.is_file():
+        raise UserError(
+            f"{name} is made from a trained {model.made_from}, and {source.path} has none: "
+            f"python train.py --model {model.made_from} --seed {model.seed}"
+        )
+    model.use_source(load_ranker(source, model.made_from, data), source.path)
+
+
+def save_ranker(trainer: L.Trainer, model: Ranker, name: str, folder: RunFolder) -> None:
     """Checkpoint, further files and class of the ranker."""
-    folder.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    trainer.save_checkpoint(folder.checkpoint)
+    if not isinstance(model, NeuralRanker):  # its checkpoints are there already
+        folder.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        trainer.save_checkpoint(folder.checkpoint)
     model.save_files(folder.path)
     write_json(folder.ranker, {"name": name, "class": f"{type(model).__module__}.{type(model).__qualname__}"})
 
 
-def _fit(trainer: L.Trainer, model: LexicalRanker, data: L.LightningDataModule) -> None:
+def _fit(trainer: L.Trainer, model: Ranker, data: L.LightningDataModule, checkpoint: Path | None) -> None:
     try:
-        trainer.fit(model, data)
+        trainer.fit(model, data, ckpt_path=checkpoint, weights_only=True)
     except SystemExit as stopped:  # Lightning's answer to Ctrl-C
         if isinstance(stopped.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None
@@ -115,7 +152,7 @@ def _fit(trainer: L.Trainer, model: LexicalRanker, data: L.LightningDataModule) 
 def _processes(trainer: dict[str, Any]) -> int:
     """Processes that the trainer will have; those that torchrun has started must be as many."""
     devices = "1" if trainer["devices"] == "auto" else str(trainer["devices"])
-    wanted = "a number of processes, 1 or more: this ranker runs on CPUs"
+    wanted = "a number of processes, 1 or more"
     require(devices.isdigit() and int(devices) >= 1, "--trainer.devices", trainer["devices"], wanted)
     processes = int(devices) * (trainer["num_nodes"] or 1)
     started = int(os.environ.get("WORLD_SIZE", "1"))
@@ -133,7 +170,7 @@ def _given(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in filled.items() if value is not None}
 
 
-def _settle_trainer(config: dict[str, Any], model: LexicalRanker, name: str) -> None:
+def _settle_trainer(config: dict[str, Any], model: Ranker, name: str) -> None:
     """Writes what the ranker fixes into the configuration: what is saved is what ran. Says what was overruled."""
     for key, value in model.trainer_settings().items():
         asked = config["trainer"][key]
@@ -152,7 +189,7 @@ def quiet_lightning() -> None:
 
 
 def _report(
-    name: str, metrics: dict[str, float], model: LexicalRanker, fusion: dict[str, Any] | None, folder: RunFolder
+    name: str, metrics: dict[str, float], model: Ranker, fusion: dict[str, Any] | None, folder: RunFolder
 ) -> None:
     found = [f"{key} {value:g}" for key, value in model.findings().items() if "/" not in key]
     parameters = ", ".join([f"field {model.field}", *found])

@@ -1,8 +1,9 @@
-"""What travels between the data and the lexical rankers: what a ranker asks for, and the batches that it gets."""
+"""What travels between the data and the rankers: what a ranker asks for, and the batches that it gets."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -11,7 +12,16 @@ from lexical.forward_index import ForwardIndex
 from lexical.ragged import Ragged
 from lexical.ranking import RankedTask
 
-Loader = Literal["pool", "development", "bitext"]
+Loader = Literal["pool", "development", "bitext", "pairs", "sample"]
+
+
+class PairOptions(NamedTuple):
+    """How training pairs come: queries, each with a relevant and a non-relevant document."""
+
+    seed: int  # which pairs are drawn, and in which order
+    at_once: int  # pairs of a batch
+    parts: int  # batches of an optimiser step that one process computes one after the other
+    collate: Callable[[RankingBatch], Any]  # makes of a batch what the ranker computes with; runs in a thread, ahead
 
 
 class Needs(NamedTuple):
@@ -20,6 +30,8 @@ class Needs(NamedTuple):
     pool: one `TuningBatch` a field, development queries with the candidates of an untuned first stage.
     development: one `TuningBatch` a field, development queries with the candidates that will be re-ranked.
     bitext: `BitextBatch`es of the training queries and their relevant documents, for each field.
+    pairs: what `pairs.collate` makes of `RankingBatch`es; the candidates are a relevant and a non-relevant document.
+    sample: one `ValidationBatch` for each process, of a fixed sample of the development queries.
     """
 
     fields: tuple[str, ...]
@@ -27,6 +39,7 @@ class Needs(NamedTuple):
     validation: Loader | None = None
     depth: int = 1000  # candidates of a development query
     bitext: BitextOptions = DEFAULT_OPTIONS
+    pairs: PairOptions | None = None
 
 
 class RankingBatch(NamedTuple):
@@ -54,3 +67,12 @@ class BitextBatch(NamedTuple):
     field: str
     vocabulary_size: int
     bitext: Bitext
+
+
+class ValidationBatch(NamedTuple):
+    """Judged queries to measure on while training."""
+
+    ranking: RankingBatch
+    numbers: np.ndarray  # (queries,) the number of a query in its set
+    relevant: np.ndarray  # (pairs,) bool
+    id_order: np.ndarray  # (documents,) place of a document in the order of ids: the tie rule

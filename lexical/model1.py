@@ -4,8 +4,8 @@
     score     = sum over q in Q of ln P(q|D)          (a repeated query token counts each time)
 
 P(q|C) is the share of q among the collection's tokens, 1e-9 for a token that the collection does not have. Without
-smoothing (lambda = 0, for exported networks) it is ln max(P(q|D), 1e-8). For fusion the score is divided by the
-number of query tokens.
+smoothing (lambda = 0, for exported networks) it is ln max(P(q|D), floor), by default 1e-8. For fusion the score is
+divided by the number of query tokens.
 
 Speed: up to eight query tokens at a time, their rows of the table are laid out as (document token -> a short vector
 with T of each of them), behind an array over the vocabulary that says where a document token has its vector, if any.
@@ -41,11 +41,13 @@ def model1_scores(
     candidates: Ragged,
     smoothing: float,
     background: np.ndarray | None = None,
+    floor: float = FLOOR,
 ) -> np.ndarray:
     """(pairs,) float32 ln P(Q|D) of the candidate documents, row i of `candidates` belonging to row i of `queries`.
 
     Query tokens below 0 are unknown words. `smoothing` is the paper's lambda; `background` is P(q|C), computed when
-    not given. Uses all numba threads; the result does not depend on their number.
+    not given. Without smoothing P(q|D) is `floor` at the least. Uses all numba threads; the result does not depend on
+    their number.
     """
     if not (smoothing == 0 or 1e-6 <= smoothing <= 1):
         raise ValueError(f"lambda must be 0, or from 0.000001 to 1, not {smoothing}")
@@ -61,7 +63,8 @@ def model1_scores(
     return _score(
         queries.offsets, queries.values, candidates.offsets, candidates.values,
         index.offsets, index.tokens, index.counts, index.lengths, background,
-        *table.rows, table.probabilities, float(smoothing), PARTS_PER_THREAD * get_num_threads(),
+        *table.rows, table.probabilities, float(smoothing), 0.0 if smoothing else float(floor),
+        PARTS_PER_THREAD * get_num_threads(),
     )  # fmt: skip
 
 
@@ -157,10 +160,9 @@ def most_postings(offsets, docs):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, inline="always")
-def add_log(p, times, smoothing, total, product):  # type: ignore[no-untyped-def]
-    """Adds times * ln p to total + ln product: one logarithm for many factors, taken before they underflow."""
-    if smoothing == 0:
-        p = max(p, FLOOR)
+def add_log(p, times, least, total, product):  # type: ignore[no-untyped-def]
+    """Adds times * ln max(p, least) to total + ln product: one logarithm for many factors, before they underflow."""
+    p = max(p, least)
     if times > 1:
         total += times * np.log(p)
     else:
@@ -174,7 +176,7 @@ def add_log(p, times, smoothing, total, product):  # type: ignore[no-untyped-def
 @njit(cache=True, nogil=True, parallel=True)
 def _score(  # type: ignore[no-untyped-def]
     q_offsets, q_tokens, c_offsets, c_docs, offsets, tokens, counts, lengths, background,
-    t_offsets, t_tokens, t_values, smoothing, parts,
+    t_offsets, t_tokens, t_values, smoothing, least, parts,
 ):  # fmt: skip
     queries = len(q_offsets) - 1
     scores = np.zeros(len(c_docs), np.float64)
@@ -182,7 +184,7 @@ def _score(  # type: ignore[no-untyped-def]
         _score_part(
             queries * part // parts, queries * (part + 1) // parts,
             q_offsets, q_tokens, c_offsets, c_docs, offsets, tokens, counts, lengths, background,
-            t_offsets, t_tokens, t_values, smoothing, scores,
+            t_offsets, t_tokens, t_values, smoothing, least, scores,
         )  # fmt: skip
     return scores.astype(np.float32)
 
@@ -190,7 +192,7 @@ def _score(  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _score_part(  # type: ignore[no-untyped-def]
     first, last, q_offsets, q_tokens, c_offsets, c_docs, offsets, tokens, counts, lengths, background,
-    t_offsets, t_tokens, t_values, smoothing, scores,
+    t_offsets, t_tokens, t_values, smoothing, least, scores,
 ):  # fmt: skip
     """The queries first..last. Not inside of `prange`, where numba takes the size of `vectors` to be fixed."""
     if c_offsets[first] == c_offsets[last]:
@@ -219,6 +221,6 @@ def _score_part(  # type: ignore[no-untyped-def]
                 total, product = 0.0, 1.0
                 for i in range(len(lanes)):
                     p = scale * sums[i] + prior[i]
-                    total, product = add_log(p, repeats[start + i], smoothing, total, product)
+                    total, product = add_log(p, repeats[start + i], least, total, product)
                 scores[pair] += total + np.log(product)
             clear(places, vectors, touched, used, len(lanes))

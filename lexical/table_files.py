@@ -16,19 +16,19 @@ import os
 import reprlib
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
-from lexical.ragged import Ragged
+from lexical.ragged import Ragged, offsets_of
 from lexical.translation_table import TranslationTable
 from user_error import UserError
 
-TABLE, VOCABULARY, META = "table.safetensors", "vocab.txt", "meta.json"
+FILES = TABLE, VOCABULARY, META = "table.safetensors", "vocab.txt", "meta.json"
 FORMAT = 1
 _TYPES = {"offsets": "I64", "document_tokens": "I32", "probabilities": "F32"}
 
@@ -39,46 +39,125 @@ class SavedTable(NamedTuple):
     meta: dict[str, Any]
 
 
-def save_table(table: TranslationTable, vocabulary: Sequence[str], meta: dict[str, Any], folder: Path) -> None:
-    """Writes the table beside `folder` and renames it into place; `meta` says what made it and how."""
-    if len(set(vocabulary)) != len(vocabulary):
-        raise ValueError("the vocabulary has a token twice")
-    if broken := next((token for token in vocabulary if "\n" in token), None):
-        raise ValueError(f"the token {broken!r} has a line feed and cannot stand in {VOCABULARY}")
-    if problem := _problem(*table.rows, table.probabilities, len(vocabulary)):
-        raise ValueError(f"this is no valid table: {problem}")
-    folder = Path(folder).resolve()
-    if folder.is_dir() and (others := {path.name for path in folder.iterdir()} - {TABLE, VOCABULARY, META}):
-        raise UserError(f"{folder} has {min(others)!r} in it: a translation table wants a folder of its own")
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}")
-    old = beside.with_name(f"{beside.name}.old")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
-    try:
-        arrays: dict[str, np.ndarray] = {
-            "offsets": np.ascontiguousarray(table.rows.offsets, np.int64),
-            "document_tokens": np.ascontiguousarray(table.rows.values, np.int32),
-            "probabilities": np.ascontiguousarray(table.probabilities, np.float32),
-        }
-        (beside / TABLE).write_bytes(save(arrays))  # `save_file` hides a full disk and lets nobody else read
-        (beside / VOCABULARY).write_bytes("".join(f"{token}\n" for token in vocabulary).encode())
+class TableWriter:
+    """Writes a table row by row, beside `folder`, and renames it into place: never more than a row in memory.
+
+    Use as a context; `finish` makes the table. What is left before that, by an error or Ctrl-C, is nothing.
+    """
+
+    def __init__(self, folder: Path, vocabulary: Sequence[str]) -> None:
+        if len(set(vocabulary)) != len(vocabulary):
+            raise ValueError("the vocabulary has a token twice")
+        if broken := next((token for token in vocabulary if "\n" in token), None):
+            raise ValueError(f"the token {broken!r} has a line feed and cannot stand in {VOCABULARY}")
+        self.folder, self.vocabulary = _own_folder(folder), vocabulary
+        self.beside = self.folder.with_name(f".{self.folder.name}.{os.getpid()}")
+        self.lengths: list[int] = []
+
+    def __enter__(self) -> TableWriter:
+        shutil.rmtree(self.beside, ignore_errors=True)
+        self.beside.mkdir(parents=True)
+        self._parts = {name: (self.beside / name).open("w+b") for name in ("document_tokens", "probabilities")}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for part in self._parts.values():
+            with suppress(OSError):  # what a full disk has refused is refused again
+                part.close()
+        shutil.rmtree(self.beside, ignore_errors=True)
+
+    def append(self, document_tokens: np.ndarray, probabilities: np.ndarray) -> None:
+        """The row of the next query token; document tokens ascending."""
+        if len(document_tokens) != len(probabilities):
+            raise ValueError(f"{len(document_tokens):,} tokens and {len(probabilities):,} probabilities")
+        self.lengths.append(len(document_tokens))
+        self._parts["document_tokens"].write(np.ascontiguousarray(document_tokens, np.int32).data)
+        self._parts["probabilities"].write(np.ascontiguousarray(probabilities, np.float32).data)
+
+    def finish(self, meta: dict[str, Any]) -> None:
+        """Puts the table in its place; `meta` says what made it and how."""
+        if len(self.lengths) != len(self.vocabulary):
+            raise ValueError(f"{len(self.lengths):,} rows for {len(self.vocabulary):,} tokens")
+        self._assemble(offsets_of(np.array(self.lengths, np.int64)))
+        (self.beside / VOCABULARY).write_bytes("".join(f"{token}\n" for token in self.vocabulary).encode())
         content = {
             **meta,
             "format": FORMAT,
             "rows": "query tokens; T(row | document token)",
-            "vocabulary": table.vocabulary_size,
-            "entries": table.entries,
-            "sha256": {name: _sha256(beside / name) for name in (TABLE, VOCABULARY)},
+            "vocabulary": len(self.vocabulary),
+            "entries": sum(self.lengths),
+            "sha256": {name: _sha256(self.beside / name) for name in (TABLE, VOCABULARY)},
             "versions": {name: version(name) for name in ("numpy", "safetensors")},
         }
-        (beside / META).write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
-        if folder.is_dir():
-            folder.rename(old)
+        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        (self.beside / META).write_text(text, "utf-8")
+        _put_in_place(self.beside, self.folder)
+
+    def _assemble(self, offsets: np.ndarray) -> None:
+        """The safetensors file: length of the header, header (JSON), the arrays one after the other."""
+        entries = int(offsets[-1])
+        header, at = {}, 0
+        for name, size in (("offsets", len(offsets)), ("document_tokens", entries), ("probabilities", entries)):
+            end = at + size * (8 if name == "offsets" else 4)
+            header[name] = {"dtype": _TYPES[name], "shape": [size], "data_offsets": [at, end]}
+            at = end
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        with (self.beside / TABLE).open("wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            file.write(np.ascontiguousarray(offsets, np.int64).data)
+            for name, part in self._parts.items():
+                part.seek(0)
+                shutil.copyfileobj(part, file, 1 << 20)
+                part.close()
+                (self.beside / name).unlink()
+
+
+def save_table(table: TranslationTable, vocabulary: Sequence[str], meta: dict[str, Any], folder: Path) -> None:
+    """Writes the table beside `folder` and renames it into place; `meta` says what made it and how."""
+    if problem := _problem(*table.rows, table.probabilities, len(vocabulary)):
+        raise ValueError(f"this is no valid table: {problem}")
+    with TableWriter(folder, vocabulary) as writer:
+        for start, end in zip(table.rows.offsets[:-1], table.rows.offsets[1:], strict=True):
+            writer.append(table.rows.values[start:end], table.probabilities[start:end])
+        writer.finish(meta)
+
+
+def share_table(source: Path, folder: Path) -> None:
+    """The table of `source` in a second place, without a second copy of its data where the disk allows that."""
+    folder = _own_folder(folder)
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    try:
+        for name in FILES:
+            try:
+                os.link(source / name, beside / name)
+            except OSError:  # another disk, or one without links
+                shutil.copyfile(source / name, beside / name)
+        _put_in_place(beside, folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _own_folder(folder: Path) -> Path:
+    """The absolute path; a folder with anything but a table in it is refused."""
+    folder = Path(folder).resolve()
+    if folder.is_dir() and (others := {path.name for path in folder.iterdir()} - set(FILES)):
+        raise UserError(f"{folder} has {min(others)!r} in it: a translation table wants a folder of its own")
+    return folder
+
+
+def _put_in_place(beside: Path, folder: Path) -> None:
+    """Renames a finished table; the old one goes only when the new one stands."""
+    old = beside.with_name(f"{beside.name}.old")
+    if folder.is_dir():
+        folder.rename(old)
+    try:
         beside.rename(folder)
     except BaseException:
-        if old.is_dir() and not folder.exists():
+        if old.is_dir():
             old.rename(folder)
-        shutil.rmtree(beside, ignore_errors=True)
         raise
     shutil.rmtree(old, ignore_errors=True)
 
@@ -86,10 +165,10 @@ def save_table(table: TranslationTable, vocabulary: Sequence[str], meta: dict[st
 def load_table(folder: Path) -> SavedTable:
     """The table of `folder`, every check passed; a `UserError` of one line otherwise."""
     folder = Path(folder)
-    for name in (TABLE, VOCABULARY, META):
+    for name in FILES:
         if not (folder / name).is_file():
             raise UserError(f"{folder} is no translation table: it has no {name}")
-    meta = _read_meta(folder)
+    meta = read_meta(folder)
     for name in (TABLE, VOCABULARY):
         if _sha256(folder / name) != meta["sha256"].get(name):
             raise UserError(f"{folder / name} is damaged: its SHA-256 is not the one in {META}")
@@ -108,7 +187,7 @@ def load_table(folder: Path) -> SavedTable:
     return SavedTable(table, vocabulary, meta)
 
 
-def _read_meta(folder: Path) -> dict[str, Any]:
+def read_meta(folder: Path) -> dict[str, Any]:
     try:
         meta = json.loads((folder / META).read_text("utf-8"))
     except (ValueError, RecursionError) as error:

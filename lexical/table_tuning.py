@@ -21,6 +21,7 @@ from numba import get_num_threads, njit, prange
 
 from lexical.forward_index import ForwardIndex, find_token
 from lexical.model1 import (
+    FLOOR,
     LANES,
     PARTS_PER_THREAD,
     UNSEEN,
@@ -246,6 +247,7 @@ def _gather_part(  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True, parallel=True)
 def _mix(starts, q_offsets, q_tokens, repeats, exact, translated, c_offsets, background, p_self, smoothing):  # type: ignore[no-untyped-def]
     scores = np.zeros(c_offsets[-1], np.float32)
+    least = FLOOR if smoothing == 0 else 0.0
     for q in prange(len(q_offsets) - 1):
         n = q_offsets[q + 1] - q_offsets[q]
         tokens, times = q_tokens[q_offsets[q] : q_offsets[q + 1]], repeats[q_offsets[q] : q_offsets[q + 1]]
@@ -258,7 +260,7 @@ def _mix(starts, q_offsets, q_tokens, repeats, exact, translated, c_offsets, bac
             for i in range(n):
                 prior = background[tokens[i]] if 0 <= tokens[i] < len(background) else UNSEEN
                 p = (1.0 - smoothing) * (p_self * exact[at + i] + (1.0 - p_self) * translated[at + i])
-                total, product = add_log(p + smoothing * prior, times[i], smoothing, total, product)
+                total, product = add_log(p + smoothing * prior, times[i], least, total, product)
             scores[pair] = (total + np.log(product)) / length
             at += n
     return scores

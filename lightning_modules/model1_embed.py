@@ -3,15 +3,15 @@ work). Only p_self and lambda are tuned."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from lexical.batches import Needs, TuningBatch
-from lexical.embedding_table import TokenVectors, encoder_vectors, file_vectors, nearest_translations
+from lexical.embedding_table import nearest_translations
+from lightning_modules.token_vectors import check_vectors, read_vectors
 from lightning_modules.translation_ranker import TranslationRanker
-from packaged_encoder import PACKAGED, packaged_encoder
+from packaged_encoder import PACKAGED
 from terminal import progress_bar, say
-from user_error import UserError, require
+from user_error import require
 
 
 class Model1Embed(TranslationRanker):
@@ -46,23 +46,16 @@ class Model1Embed(TranslationRanker):
         return Needs((self.field,), train="development", depth=self.rerank_depth)
 
     def read_inputs(self) -> None:
-        if self.vectors != PACKAGED and not Path(self.vectors).expanduser().exists():
-            raise UserError(f"--model.vectors: there is no file or folder {self.vectors}")
+        check_vectors(self.vectors)
 
     def training_step(self, batch: TuningBatch, batch_idx: int) -> None:  # noqa: ARG002
-        found = self._read_vectors(batch.vocabulary)
+        found = read_vectors(self.vectors, batch.vocabulary)
         say(f"{len(found.tokens):,} of {len(batch.vocabulary):,} tokens of the field {batch.field} have a vector")
         sources = batch.forward.collection_frequency > 0
         with progress_bar() as bar:
             row = bar.add_task("nearest tokens", total=int(sources[found.tokens].sum()))
             learned = nearest_translations(found, sources, self.neighbours, lambda done: bar.advance(row, done))
         self.use(self.choose_table(learned, batch, thresholds=(0.0,)))
-
-    def _read_vectors(self, vocabulary: list[str]) -> TokenVectors:
-        if self.vectors == PACKAGED:
-            return encoder_vectors(packaged_encoder(), vocabulary)
-        path = Path(self.vectors).expanduser()
-        return encoder_vectors(path, vocabulary) if path.is_dir() else file_vectors(path, vocabulary)
 
     def source(self) -> dict[str, Any]:
         return {"ranker": "cosine of embeddings", "vectors": self.vectors, "neighbours": self.neighbours}

@@ -14,7 +14,7 @@ import torch
 
 from lexical.batches import RankingBatch, TuningBatch
 from lexical.forward_index import ForwardIndex
-from lexical.model1 import collection_probability, model1_scores, per_query_token
+from lexical.model1 import FLOOR, collection_probability, model1_scores, per_query_token
 from lexical.table_files import load_table, save_table
 from lexical.table_tuning import (
     P_SELF,
@@ -27,7 +27,8 @@ from lexical.table_tuning import (
     tune_table,
 )
 from lexical.translation_table import Translations, TranslationTable, others_rescaled, with_self_translation
-from lightning_modules.lexical_ranker import LexicalRanker, finite
+from lightning_modules.lexical_ranker import LexicalRanker
+from lightning_modules.ranker import finite
 from terminal import progress_bar
 from user_error import UserError, require
 
@@ -81,6 +82,7 @@ class TranslationRanker(LexicalRanker):
         )
         for name in TableSettings._fields:
             self.register_buffer(name, torch.tensor(math.nan, dtype=torch.float64))
+        self.floor = FLOOR  # P(q|D) at the least, where lambda is 0
         self.chosen: ChosenTable | None = None
         self._background: tuple[ForwardIndex, np.ndarray] | None = None
 
@@ -132,7 +134,7 @@ class TranslationRanker(LexicalRanker):
             raise ValueError("there is no table yet: train this ranker first")
         if self._background is None or self._background[0] is not batch.forward:
             self._background = (batch.forward, collection_probability(batch.forward))
-        scores = model1_scores(self.chosen.table, *batch, float(self.smoothing), self._background[1])
+        scores = model1_scores(self.chosen.table, *batch, float(self.smoothing), self._background[1], self.floor)
         return per_query_token(scores, batch.queries, batch.candidates)
 
     def source(self) -> dict[str, Any]:
@@ -155,8 +157,12 @@ class TranslationRanker(LexicalRanker):
         saved = load_table(folder / TABLE_FOLDER)
         settings = TableSettings(*(float(getattr(self, name)) for name in TableSettings._fields))
         recorded = {**saved.meta.get("parameters", {}), **saved.meta.get("scored_with", {})}
+        floor = recorded.pop("floor", FLOOR)
         if recorded != finite(settings._asdict()):
             raise UserError(f"{folder / TABLE_FOLDER} and the checkpoint are of different trainings")
+        if not (isinstance(floor, float) and 0 < floor < 1):
+            raise UserError(f"{folder / TABLE_FOLDER}: the floor {floor!r} is not between 0 and 1")
+        self.floor = floor
         mrr = float(saved.meta.get("development_mrr", 0.0))
         self.use(ChosenTable(str(saved.meta.get("field")), saved.vocabulary, saved.table, settings, mrr))
 

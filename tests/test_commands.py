@@ -17,9 +17,10 @@ import pytest
 import torch
 import yaml
 
+from datamodules.retrieval_data import Folder
 from evaluate import evaluate
-from experiment.evaluating import load_ranker
 from experiment.folders import RunFolder
+from experiment.loading import load_ranker
 from experiment.named_configs import names, resolve
 from lexical.trec_run import read_run
 from train import train
@@ -132,14 +133,13 @@ def test_training_again_gives_the_same_weights_and_rebuilds_nothing(
 
 
 def test_a_reloaded_ranker_reproduces_the_development_number_exactly(trained: Trained, small_folder: Path) -> None:
-    from datamodules.retrieval_data import Folder
     from experiment.reranking import ranking_trainer, rerank
     from lexical.ranking import mean_reciprocal_rank
 
     for row in ROWS:
         folder = trained.folder(row)
-        model = load_ranker(folder, row)
         data = Folder(str(small_folder), cache_dir=str(trained.work / "cache"))
+        model = load_ranker(folder, row, data)
         weights = json.loads(folder.fusion.read_text())["weights"] if model.fused else None
         ranked = rerank(ranking_trainer(model), model, data, "development", weights)
         assert mean_reciprocal_rank(ranked.task, ranked.row) == trained.development[row]["development/mrr"]
@@ -340,7 +340,7 @@ class Hostile:
 
 @pytest.mark.parametrize("damage", ["truncated", "hostile", "other keys", "missing"])
 def test_a_bad_checkpoint_is_never_trusted(
-    trained: Trained, tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+    trained: Trained, small_folder: Path, tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folder = RunFolder(tmp_path / "bm25_lemm" / "seed-1")
@@ -355,7 +355,7 @@ def test_a_bad_checkpoint_is_never_trusted(
     elif damage == "other keys":
         torch.save({"state_dict": {"k1": torch.tensor(1.0)}}, folder.checkpoint)
     with pytest.raises(UserError, match="cannot be loaded") as caught:
-        load_ranker(folder, "bm25_lemm")
+        load_ranker(folder, "bm25_lemm", Folder(str(small_folder), cache_dir=str(trained.work / "cache")))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "hacked").exists()
 

@@ -17,8 +17,8 @@ import pytest
 
 from datamodules.retrieval_data import Folder
 from evaluate import evaluate
-from experiment.evaluating import load_ranker
 from experiment.folders import RunFolder
+from experiment.loading import load_ranker
 from lexical.batches import Needs
 from lexical.bitext import BitextOptions
 from lexical.em import train_model1
@@ -38,6 +38,9 @@ class Place:
     def __init__(self, data: Path, work: Path) -> None:
         self.work = work
         self.data = ["--data", "folder", "--data.path", str(data), "--data.cache_dir", str(work / "cache")]
+
+    def opened(self) -> Folder:
+        return Folder(self.data[3], cache_dir=str(self.work / "cache"))
 
     def train(self, output: str, *arguments: str) -> RunFolder:
         train([*arguments, *self.data, "--output_dir", str(self.work / output)])
@@ -90,13 +93,13 @@ def test_both_fields_are_reported_and_the_better_one_is_kept(alone: RunFolder) -
     tuned = {field: found[f"development/mrr_tuned_{field}"] for field in ("word", "word_all")}
     best = max(tuned, key=lambda field: tuned[field])
     assert load_table(alone.table).meta["field"] == best
-    assert load_ranker(alone, "model1_word").field == best
+    assert load_ranker(alone, "model1_word", place.opened()).field == best
 
 
 def test_the_trained_table_is_that_of_the_library(alone: RunFolder, place: Place) -> None:
     saved = load_table(alone.table)
     field, settings = saved.meta["field"], saved.meta["parameters"]
-    data = Folder(place.data[3], cache_dir=str(place.work / "cache"))
+    data = place.opened()
     data.serve(Needs((field,), train="bitext", bitext=BitextOptions()))
     blocks = [batch.bitext for batch in data.train_dataloader()]
     em, _ = train_model1(blocks, len(saved.vocabulary))
@@ -109,7 +112,7 @@ def test_the_trained_table_is_that_of_the_library(alone: RunFolder, place: Place
 
 def pairs_left_out(place: Place) -> list[str]:
     """The lines that one process must say."""
-    data = Folder(place.data[3], cache_dir=str(place.work / "cache"))
+    data = place.opened()
     data.serve(Needs(("word", "word_all"), train="bitext"))
     counts = dict.fromkeys(data.needs.fields, 0) if data.needs else {}
     for batch in data.train_dataloader():
@@ -187,14 +190,16 @@ def test_a_damaged_table_is_not_trusted(alone: RunFolder, place: Place, tmp_path
         evaluate(["--models", "model1_word", *place.data, "--output_dir", str(tmp_path / "outputs")])
 
 
-def test_a_checkpoint_and_a_table_of_different_trainings_are_refused(alone: RunFolder, tmp_path: Path) -> None:
+def test_a_checkpoint_and_a_table_of_different_trainings_are_refused(
+    alone: RunFolder, place: Place, tmp_path: Path
+) -> None:
     shutil.copytree(alone.path, tmp_path / "seed-1")
     meta = tmp_path / "seed-1" / "table" / "meta.json"
     content = json.loads(meta.read_text())
     content["scored_with"]["smoothing"] += 0.001
     meta.write_text(json.dumps(content))
     with pytest.raises(UserError, match="of different trainings"):
-        load_ranker(RunFolder(tmp_path / "seed-1"), "model1_word")
+        load_ranker(RunFolder(tmp_path / "seed-1"), "model1_word", place.opened())
 
 
 # --- embeddings
@@ -253,7 +258,7 @@ def test_a_given_table_ranks_as_it_did_where_it_was_made(alone: RunFolder, place
     given, made = json.loads(folder.development.read_text()), json.loads(alone.development.read_text())
     assert given["development/mrr_alone"] == made["development/mrr_alone"]
     assert given["smoothing"] == made["smoothing"] and "p_self" not in given
-    assert load_ranker(folder, "model1_table").chosen is not None
+    assert load_ranker(folder, "model1_table", place.opened()).chosen is not None
 
 
 def test_a_table_of_other_words_is_refused(alone: RunFolder, place: Place) -> None:

@@ -63,7 +63,7 @@ def test_a_damaged_file_gets_one_line(tmp_path: Path, content: str) -> None:
 
 def test_the_command_compares_rows_and_names_what_is_missing(tmp_path: Path) -> None:
     for name, values in (("one", (1, 1, 0.5, 1)), ("two", (0.5, 0.25, 0.5, 0.2))):
-        folder = tmp_path / name / "seed-1" / "per_query"
+        folder = tmp_path / name / "per_query"
         folder.mkdir(parents=True)
         lines = [f"q{i}\tMRR\t{value}" for i, value in enumerate(values)]
         (folder / "test.tsv").write_text("\n".join(["query\tmeasure\tvalue", *lines]) + "\n")

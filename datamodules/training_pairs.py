@@ -1,0 +1,72 @@
+"""Training pairs: each epoch, for every training query one of its relevant documents and one of its sampled negatives.
+
+What is drawn is a pure function of seed, epoch and query, and who computes it (which process, which part of an
+optimiser step) a pure function of the epoch's order: workers, processes and a resumed training see the same pairs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lexical.batches import PairOptions, RankingBatch
+from lexical.forward_index import ForwardIndex
+from lexical.ragged import Ragged, offsets_of
+from terminal import say
+from user_error import UserError
+
+
+class TrainingPairs:
+    """The batches of one process. `share` = (rank, number of processes)."""
+
+    def __init__(
+        self,
+        forward: ForwardIndex,
+        queries: Ragged,
+        relevant: Ragged,
+        negatives: np.ndarray,
+        options: PairOptions,
+        share: tuple[int, int] = (0, 1),
+    ) -> None:
+        self.forward, self.queries, self.relevant, self.negatives = forward, queries, relevant, negatives
+        self.options, self.share = options, share
+        usable = (relevant.lengths() > 0) & (negatives >= 0).any(axis=1)
+        self.usable = np.flatnonzero(usable)
+        if left_out := len(usable) - len(self.usable):
+            say(f"{left_out:,} training queries have no relevant or no other candidate document: they are left out")
+        if not len(self.usable):
+            raise UserError("no training query has a relevant document and another candidate: nothing can be learned")
+
+    @property
+    def pairs_per_step(self) -> int:
+        return self.options.at_once * self.options.parts * self.share[1]
+
+    def __len__(self) -> int:
+        """Batches of an epoch: the same for every process, the last ones perhaps small or empty."""
+        return -(-len(self.usable) // self.pairs_per_step) * self.options.parts
+
+    def batch(self, epoch: int, number: int) -> RankingBatch:
+        """The batch `number` of this process in the epoch."""
+        order = self._order(epoch)
+        step, part = divmod(number, self.options.parts)
+        first = step * self.pairs_per_step + (self.share[0] * self.options.parts + part) * self.options.at_once
+        chosen = order[first : first + self.options.at_once]
+        documents = [document for query in chosen for document in self.draw(epoch, int(query))]
+        rows = [self.queries.row(query) for query in chosen]
+        offsets = offsets_of(np.array([len(row) for row in rows], np.int64))
+        tokens = np.concatenate(rows) if rows else np.zeros(0, np.int32)
+        pairs = Ragged(np.arange(len(chosen) + 1, dtype=np.int64) * 2, np.array(documents, np.int64))
+        return RankingBatch(self.forward, Ragged(offsets, tokens), pairs)
+
+    def draw(self, epoch: int, query: int) -> tuple[int, int]:
+        """(relevant, non-relevant) document of the query in this epoch."""
+        rng = np.random.default_rng([self.options.seed, epoch, query])
+        relevant = self.relevant.row(query)
+        negatives = self.negatives[query]
+        negatives = negatives[negatives >= 0]
+        return int(relevant[rng.integers(len(relevant))]), int(negatives[rng.integers(len(negatives))])
+
+    def _order(self, epoch: int) -> np.ndarray:
+        if getattr(self, "_ordered", None) != epoch:
+            self._order_now = np.random.default_rng([self.options.seed, epoch]).permutation(self.usable)
+            self._ordered = epoch
+        return self._order_now

@@ -1,0 +1,39 @@
+"""A trained ranker read back from the folder of its run."""
+
+from __future__ import annotations
+
+import torch
+
+from datamodules.retrieval_data import RetrievalData
+from experiment.folders import RunFolder, read_json
+from experiment.named_configs import import_class
+from lightning_modules.ranker import Ranker
+from user_error import UserError
+
+
+def load_ranker(folder: RunFolder, name: str, data: RetrievalData) -> Ranker:
+    """Class and settings as saved, weights strictly loaded; a ranker of other tokens than the data has is refused."""
+    settings, saved = folder.load_config(), read_json(folder.ranker)
+    checkpoint = folder.best_checkpoint if folder.best_checkpoint.is_file() else folder.checkpoint
+    try:
+        target = import_class(saved["class"], name)
+        if not issubclass(target, Ranker):
+            raise TypeError(f"{saved['class']} is no ranker")
+        model: Ranker = target(**settings["model"])
+        model.seed = int(settings["seed"]) if model.random else 1
+        vocabulary = data.prepared.field(model.field).vocabulary()
+        model.use_vocabulary(vocabulary)
+        weights = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
+        if "digest" in weights:  # before the shapes of other weights are compared: the message is clearer
+            model.load_state_dict({"digest": weights["digest"]}, strict=False)
+            model.check_vocabulary(vocabulary)
+        model.load_state_dict(weights, strict=True)
+        model.load_files(folder.path)
+        model.check_vocabulary(data.prepared.field(model.field).vocabulary())
+    except Exception as error:  # damaged, hostile or of another version: whatever it is, it is not trusted
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"{folder.path}: the trained ranker cannot be loaded ({first}); "
+            f"train it again: python train.py --model {name}"
+        ) from error
+    return model.eval()

@@ -1,0 +1,96 @@
+"""What every ranker is to the rest of the project: what it asks of the data, how it scores, what it saves."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+
+from lexical.batches import Needs, RankingBatch
+from user_error import require
+
+
+class Ranker(L.LightningModule):
+    """A ranker over the tokens of one field.
+
+    Args:
+        field: word, lemm, word_all or bwps.
+        fused: the row of the results table is this ranker fused with the first stage.
+        rerank_depth: candidates of a query that are re-ranked.
+    """
+
+    random = False  # nothing is drawn: seeds are ignored, results live in seed-1
+    seed = 1  # of everything that is drawn; set before anything is built
+    made_from: str | None = None  # the ranker whose trained weights this one is made of
+
+    def __init__(self, field: str, fused: bool, rerank_depth: int) -> None:
+        super().__init__()
+        require(rerank_depth >= 1, "--model.rerank_depth", rerank_depth, "1 or more")
+        self.field, self.fused, self.rerank_depth = field, fused, rerank_depth
+
+    def needs(self) -> Needs:
+        """What the data must have ready for the training of this ranker."""
+        raise NotImplementedError(f"{type(self).__name__} must define needs()")
+
+    def share_work(self, processes: int) -> None:
+        """Says how many processes train together; called before `trainer_settings` and `needs`."""
+
+    def use_source(self, ranker: Ranker, folder: Path) -> None:
+        """Hands over the trained ranker `made_from` and the folder of its run."""
+
+    def trainer_settings(self) -> dict[str, Any]:
+        """What the ranker fixes of the trainer's settings."""
+        return {}
+
+    def ranking_settings(self) -> dict[str, Any]:
+        """Settings of the trainer that scores with the trained ranker, in one process."""
+        return {"devices": 1, "num_nodes": 1, "use_distributed_sampler": False, "enable_progress_bar": False}
+
+    def strategy(self, processes: int) -> Any:  # noqa: ARG002
+        """How so many processes train it; the trainer's `strategy`."""
+        return "auto"
+
+    def score(self, batch: RankingBatch) -> np.ndarray:
+        """(pairs,) float32 scores of the batch's candidates, normalised for fusion."""
+        raise NotImplementedError(f"{type(self).__name__} must define score()")
+
+    def read_inputs(self) -> None:
+        """Reads what the user has named (a table, vectors); called before older results are removed."""
+
+    def use_vocabulary(self, vocabulary: list[str]) -> None:
+        """Builds what depends on the tokens of the field; called once, before training or before weights are loaded."""
+
+    def start_weights(self, vocabulary: list[str]) -> None:
+        """The weights that a training starts from, where they are not simply random; after `use_vocabulary`."""
+
+    def end_progress(self) -> None:
+        """Called when fitting has ended, whatever ended it: a bar must not outlive it."""
+
+    def save_files(self, folder: Path) -> None:
+        """Writes what the checkpoint does not hold (a translation table) into the run's folder."""
+
+    def load_files(self, folder: Path) -> None:
+        """Reads it back."""
+
+    def check_vocabulary(self, vocabulary: list[str]) -> None:
+        """Raises a `UserError` when the ranker was trained for a field with other tokens."""
+
+    def findings(self) -> dict[str, float]:
+        """What training has found: the scalar buffers (tuned parameters) that are set, and what a ranker adds."""
+        return finite({name: float(value) for name, value in self.named_buffers() if value.ndim == 0})
+
+    def record(self, step: int, values: dict[str, float]) -> None:
+        """To all loggers; they write on rank zero alone."""
+        for logger in self.loggers:
+            logger.log_metrics(values, step=step)
+
+    def predict_step(self, batch: RankingBatch, batch_idx: int) -> np.ndarray:  # noqa: ARG002
+        return self.score(batch)
+
+
+def finite(values: dict[str, float]) -> dict[str, float]:
+    """Without the settings that a ranker does not have (NaN)."""
+    return {name: value for name, value in values.items() if math.isfinite(value)}

@@ -1,0 +1,264 @@
+"""The neural Model 1 as it is trained: gradients shared by parts and processes, rates, resuming, export, evaluation."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import ir_measures
+import lightning as L
+import numpy as np
+import pytest
+import torch
+
+from datamodules.retrieval_data import Folder
+from evaluate import evaluate
+from experiment.folders import RunFolder
+from experiment.loading import load_ranker
+from lexical.table_files import load_table
+from lightning_modules.neural_ranker import rate_factor
+from lightning_modules.nn_model1 import NNModel1
+from tests.wandb_files import read_offline_runs
+from train import train
+from user_error import UserError
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = [
+    "--model.embedding=12", "--model.projection=8", "--model.hidden=[8,6]", "--model.margin=8",
+    "--model.start=0.001", "--trainer.max_epochs=2", "--trainer.accelerator=cpu",
+]  # fmt: skip
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Place:
+    """A working folder with its own outputs and a shared cache."""
+
+    def __init__(self, data: Path, work: Path) -> None:
+        self.path, self.work = data, work
+        self.data = ["--data", "folder", "--data.path", str(data), "--data.cache_dir", str(work / "cache")]
+
+    def command(self, output: str, *arguments: str) -> list[str]:
+        return [*arguments, *self.data, "--output_dir", str(self.work / output)]
+
+    def folder(self, output: str, model: str = "nn_model1", seed: int = 1) -> RunFolder:
+        (found,) = (self.work / output).glob(f"*/{model}/seed-{seed}")
+        return RunFolder(found)
+
+    def opened(self) -> Folder:
+        return Folder(str(self.path), cache_dir=str(self.work / "cache"))
+
+    def process(self, output: str, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, str(ROOT / "train.py"), *self.command(output, *arguments)], cwd=self.work, text=True,
+            env={**os.environ, "WANDB_MODE": "offline"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    os.environ["WANDB_MODE"] = "offline"
+    return Place(small_folder, tmp_path_factory.mktemp("nn_model1"))
+
+
+@pytest.fixture(scope="module")
+def trained(place: Place) -> RunFolder:
+    train(place.command("alone", "--model", "nn_model1", *SMALL))
+    return place.folder("alone")
+
+
+def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+    loaded: dict[str, torch.Tensor] = torch.load(checkpoint, weights_only=True)["state_dict"]
+    return loaded
+
+
+def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], within: float = 0.0) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        assert (a[name].double() - b[name].double()).abs().max() <= within, name
+
+
+def logged(folder: RunFolder, name: str) -> list[float]:
+    return [float(row[name]) for row in csv.DictReader((folder.path / "metrics.csv").open()) if row.get(name)]
+
+
+# --- what a training leaves
+
+
+def test_both_rows_come_from_one_command(trained: RunFolder, place: Place) -> None:
+    exported = place.folder("alone", "nn_model1_exp")
+    assert trained.config.is_file() and exported.config.is_file()
+    assert trained.fusion.is_file() and exported.fusion.is_file()
+    assert (trained.table / "table.safetensors").samefile(exported.table / "table.safetensors")
+
+
+def test_the_exported_scores_are_the_networks(trained: RunFolder, place: Place) -> None:
+    """Where nothing is dropped, pair by pair; with the threshold, every pair above it."""
+    data = place.opened()
+    network = load_ranker(trained, "nn_model1", data)
+    assert isinstance(network, NNModel1)
+    table = load_table(trained.table)
+    used = np.flatnonzero(data.prepared.field("bwps").forward.document_frequency > 0)
+    tokens = np.array([0, 5, 1996, 2100, 30_000])
+    for token, row in zip(tokens, network.translation_rows(tokens, used), strict=True):
+        start, end = table.table.rows.offsets[token : token + 2]
+        exported = dict(zip(table.table.rows.values[start:end], table.table.probabilities[start:end], strict=True))
+        assert set(used[row >= 1.0001e-4]) <= set(exported) <= set(used[row >= 0.9999e-4])  # but for rounding
+        expected = dict(zip(used, row, strict=True))
+        assert all(value == pytest.approx(expected[d], rel=1e-5) for d, value in exported.items())
+    train(place.command("alone", "--model", "nn_model1_exp", "--model.threshold", "0"))
+    whole = load_ranker(place.folder("alone", "nn_model1_exp"), "nn_model1_exp", data)
+    (batch,) = data.ranking_loader("test", "bwps", 1000)
+    assert np.abs(whole.score(batch) - network.score(batch)).max() < 1e-5
+    train(place.command("alone", "--model", "nn_model1_exp"))
+
+
+def test_the_last_validation_number_is_reproduced_and_is_that_of_ir_measures(trained: RunFolder, place: Place) -> None:
+    data = place.opened()
+    network = load_ranker(trained, "nn_model1", data)
+    batch = data.validation_batch("bwps")
+    scores = network.score(batch.ranking)
+    queries = np.repeat(np.arange(batch.ranking.queries.rows), batch.ranking.candidates.lengths())
+    documents = [f"{place_of:06d}" for place_of in batch.id_order[batch.ranking.candidates.values]]
+    run = [ir_measures.ScoredDoc(str(q), d, float(s)) for q, d, s in zip(queries, documents, scores, strict=True)]
+    judged = zip(queries, documents, batch.relevant, strict=True)
+    qrels = [ir_measures.Qrel(str(q), d, int(r)) for q, d, r in judged]
+    qrels += [ir_measures.Qrel(str(q), "none", 1) for q in range(batch.ranking.queries.rows)]  # all of them count
+    expected = ir_measures.calc_aggregate([ir_measures.RR], qrels, run)[ir_measures.RR]
+    assert max(logged(trained, "val/mrr")) == pytest.approx(expected, abs=1e-6)
+
+
+def test_wandb_has_loss_rate_validation_and_export(trained: RunFolder) -> None:
+    (run,) = read_offline_runs(trained.path / "wandb")
+    keys = {key for row in run.history for key in row}
+    assert {"train/loss", "train/learning_rate", "val/mrr", "export/entries", "export/share_of_mass"} <= keys
+
+
+def test_the_rows_are_evaluated(trained: RunFolder, place: Place) -> None:
+    found = evaluate([*place.data, "--output_dir", str(place.work / "alone")])
+    rows = {(one.model, one.fused) for one in found}
+    assert rows == {(model, fused) for model in ("nn_model1", "nn_model1_exp") for fused in (True, False)}
+    assert trained.run("test", alone=False).is_file()
+
+
+def test_seeds_are_averaged(trained: RunFolder, place: Place) -> None:
+    train(place.command("alone", "--model", "nn_model1", *SMALL, "--seed", "2"))
+    other = place.folder("alone", seed=2)
+    assert (
+        weights(other.best_checkpoint)["embed_q.weight"] != weights(trained.best_checkpoint)["embed_q.weight"]
+    ).any()
+    found = evaluate([*place.data, "--output_dir", str(place.work / "alone"), "--models", "nn_model1"])
+    by_seed = [json.loads(folder.evaluation.read_text())["results"][0]["value"] for folder in (trained, other)]
+    mine = next(one for one in found if (one.model, one.fused, one.measure) == ("nn_model1", True, "MRR"))
+    assert mine.seeds == 2
+    assert mine.value == pytest.approx(np.mean(by_seed), abs=1e-6)
+
+
+# --- gradients and rates
+
+
+class Gradients(L.Callback):
+    """Keeps the gradients and the rate of the first optimiser steps."""
+
+    def __init__(self) -> None:
+        self.gradients: list[dict[str, torch.Tensor]] = []
+        self.rates: list[float] = []
+
+    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any) -> None:  # noqa: ARG002
+        values = {name: p.grad.to_dense().clone() for name, p in pl_module.named_parameters() if p.grad is not None}
+        self.gradients.append(values)
+        self.rates.append(optimizer.param_groups[0]["lr"])
+
+
+def fitted(place: Place, batch_size: int, at_once: int | None, epochs: int = 1) -> Gradients:
+    data = place.opened()
+    model = NNModel1(
+        embedding=12, projection=8, hidden=[8, 6], dropout=0.0, margin=8, start=1e-3, batch_size=batch_size,
+        pairs_at_once=at_once, warmup=0.2,
+    )  # fmt: skip
+    model.share_work(1)
+    data.serve(model.needs())
+    model.use_vocabulary(data.prepared.field("bwps").vocabulary())
+    seen = Gradients()
+    trainer = L.Trainer(
+        **model.trainer_settings(), accelerator="cpu", max_epochs=epochs, logger=False, enable_checkpointing=False,
+        callbacks=[seen],
+    )  # fmt: skip
+    trainer.fit(model, data)
+    return seen
+
+
+def test_gradients_and_rates_do_not_depend_on_accumulation(place: Place) -> None:
+    whole, parts = fitted(place, 16, None), fitted(place, 16, 4)
+    assert len(whole.rates) == len(parts.rates) == 17  # 270 queries: the last step has 14 pairs
+    assert whole.rates == parts.rates
+    for step in (0, 1, 16):
+        for name, value in whole.gradients[step].items():
+            assert (value - parts.gradients[step][name]).abs().max() <= 1e-4 * max(1e-3, value.abs().max()), name
+
+
+def test_the_rate_warms_up_by_optimiser_steps_and_decays_by_epochs(place: Place) -> None:
+    rates = fitted(place, 16, 4, epochs=2).rates
+    assert rates == pytest.approx([3e-3 * rate_factor(step, 34, 17, 0.2, 0.9) for step in range(34)])
+    assert rates[0] == 0 and rates[7] == pytest.approx(3e-3) and rates[-1] == pytest.approx(3e-3 * 0.9)
+
+
+def test_two_processes_train_as_one(place: Place) -> None:
+    """The same pairs, gradients summed: the same weights, but for rounding."""
+    same = ["--model", "nn_model1", *SMALL, "--model.dropout=0"]
+    train(place.command("one", *same))
+    process = place.process("two", *same, "--trainer.devices", "2")
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    one, two = place.folder("one"), place.folder("two")
+    assert logged(two, "val/mrr") == pytest.approx(logged(one, "val/mrr"), abs=0.02)
+    assert logged(two, "train/learning_rate") == pytest.approx(logged(one, "train/learning_rate"))
+    assert_same(weights(one.checkpoint), weights(two.checkpoint), within=2e-3)
+
+
+def test_a_batch_that_cannot_be_shared_is_refused(place: Place) -> None:
+    with pytest.raises(UserError, match=r"--model\.batch_size 32 cannot be shared"):
+        train(place.command("refused", "--model", "nn_model1", *SMALL, "--model.pairs_at_once", "5"))
+
+
+def test_an_exported_row_without_a_network_says_what_to_train(place: Place) -> None:
+    with pytest.raises(UserError, match=r"python train\.py --model nn_model1 --seed 7"):
+        train(place.command("nothing", "--model", "nn_model1_exp", "--seed", "7"))
+
+
+# --- interrupted and continued
+
+
+def test_killed_in_the_middle_of_an_epoch_and_continued_the_weights_are_bitwise_the_same(
+    place: Place, trained: RunFolder
+) -> None:
+    """kill -9 after the checkpoint of a step in the second epoch; dropout is on."""
+    arguments = ["--model", "nn_model1", *SMALL, "--model.checkpoint_steps", "1"]
+    process = place.process("killed", *arguments)
+    deadline = time.monotonic() + 200
+    last = None
+    while time.monotonic() < deadline and process.poll() is None:
+        found = list((place.work / "killed").glob("*/nn_model1/seed-1/checkpoints/last.ckpt"))
+        if found:
+            try:
+                step = torch.load(found[0], weights_only=True)["global_step"]
+            except (OSError, RuntimeError, EOFError):
+                continue
+            if step >= 12:
+                last = step
+                break
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert last is not None and not place.folder("killed").config.is_file()
+    train(place.command("killed", *arguments))
+    continued = place.folder("killed")
+    assert_same(weights(continued.checkpoint), weights(trained.checkpoint))
+    assert_same(weights(continued.best_checkpoint), weights(trained.best_checkpoint))
