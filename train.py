@@ -1,6 +1,7 @@
 """Train, tune and export one ranker.
 
     python train.py --model NAME [--data NAME] [--seed N] [--output_dir DIR] [--trainer.devices 4 ...]
+    python train.py --model nn_model1 --seeds 5                        # seeds 1 to 5; those that are there are kept
     python train.py --model bm25_lemm                                  # tunes k1 and b on `development`
     python train.py --model bm25_lemm_word --data folder --data.path DIR
     python train.py --data NAME --data.stats                           # what is in the data; trains nothing
@@ -26,8 +27,11 @@ from user_error import UserError, run_script
 
 def train(argv: Sequence[str]) -> dict[str, float]:
     """Trains the ranker that `argv` asks for; what was measured on `development`."""
-    from experiment.named_configs import names, resolve, shared_options
+    from experiment.named_configs import names, resolve, shared_options, take_option
 
+    seeds, argv = take_option(argv, "seeds")
+    if seeds is not None:
+        return train_seeds(seeds, argv)
     stats = "--data.stats" in argv
     resolved = resolve([argument for argument in argv if argument != "--data.stats"])
     if stats:
@@ -49,6 +53,16 @@ def train(argv: Sequence[str]) -> dict[str, float]:
     if metrics and (row := MAKES.get(resolved.model.name)):  # the same network as a table: no second training
         train(["--model", row, *shared_options(argv)])
     return metrics
+
+
+def train_seeds(seeds: str, argv: Sequence[str]) -> dict[str, float]:
+    """Trains seeds 1 to `seeds`, those that are not trained yet; the means of what was measured on `development`."""
+    if not seeds.isdigit() or int(seeds) < 1:
+        raise UserError(f"--seeds {seeds}: must be a number, 1 or more")
+    if any(argument.split("=", 1)[0] == "--seed" for argument in argv):
+        raise UserError("give --seeds N (seeds 1 to N) or --seed N (one of them), not both")
+    measured = [train([*argv, "--seed", str(seed), "--skip_trained", "true"]) for seed in range(1, int(seeds) + 1)]
+    return {name: sum(one[name] for one in measured) / len(measured) for name in measured[0]}
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ class NamedConfigCLI(LightningCLI):
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         _add_run_arguments(parser)
+        parser.add_argument("--skip_trained", type=bool, default=False, help="keep what is trained with these settings")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         self.config = parse(parser, args)

@@ -38,6 +38,7 @@ class Resolved(NamedTuple):
     data: Choice
     trainer: dict[str, Any]
     rest: list[str]  # the command line without --model NAME and --data NAME
+    data_name: str  # as given: a name, or the path of a YAML file
 
 
 def names(kind: str) -> list[str]:
@@ -51,7 +52,7 @@ def resolve(argv: Sequence[str]) -> Resolved:
     data_file = load(data_name, "data", {"data", "for_models"})
     trainer = load("default", "trainer", {"trainer"})["trainer"]
     if model_name is None:
-        return Resolved(None, _choice(data_name, "data", data_file["data"]), trainer, rest)
+        return Resolved(None, _choice(data_name, "data", data_file["data"]), trainer, rest, data_name)
     model_file = load(model_name, "model", {"model", "trainer"})
     label = Path(model_name).stem
     changes = [
@@ -64,7 +65,7 @@ def resolve(argv: Sequence[str]) -> Resolved:
         settings["init_args"] = {**_mapping(settings, "init_args", model_name), **_mapping(change, "model", data_name)}
     # the classes come last: importing them takes seconds, a mistyped name is answered before
     return Resolved(
-        _choice(model_name, "model", settings), _choice(data_name, "data", data_file["data"]), trainer, rest
+        _choice(model_name, "model", settings), _choice(data_name, "data", data_file["data"]), trainer, rest, data_name
     )
 
 
@@ -92,12 +93,12 @@ def take_option(argv: Sequence[str], name: str) -> tuple[str | None, list[str]]:
 
 
 def shared_options(argv: Sequence[str]) -> list[str]:
-    """The options that hold for any ranker: --data and its settings, --seed, --output_dir."""
+    """The options that hold for any ranker: --data and its settings, --seed, --output_dir and the like."""
     kept, taking = [], False
     for argument in argv:
         if argument.startswith("--"):
             name = argument.split("=", 1)[0]
-            taking = name in ("--data", "--seed", "--output_dir") or name.startswith("--data.")
+            taking = name in ("--data", "--seed", "--output_dir", "--skip_trained") or name.startswith("--data.")
         if taking:
             kept.append(argument)
     return kept

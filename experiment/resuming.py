@@ -22,7 +22,7 @@ from callbacks.sparse_export import SparseExport
 from datamodules.cached_step import fingerprint
 from datamodules.retrieval_data import RetrievalData
 from experiment.folders import RunFolder, read_json, write_json
-from experiment.named_configs import load
+from experiment.named_configs import resolve
 from lightning_modules.neural_ranker import NeuralRanker
 from lightning_modules.nn_model1 import NNModel1
 from lightning_modules.table_export import ExportSettings
@@ -32,7 +32,7 @@ from user_error import UserError
 CHECKPOINT_INTERVAL = timedelta(minutes=5)
 
 
-def training_callbacks(model: NeuralRanker, folder: RunFolder, data: RetrievalData) -> list[L.Callback]:
+def training_callbacks(model: NeuralRanker, folder: RunFolder, data: RetrievalData, data_name: str) -> list[L.Callback]:
     """`last` comes after `best`, so that it remembers which epoch was the best."""
     directory = folder.checkpoint.parent
     best = ModelCheckpoint(
@@ -46,13 +46,15 @@ def training_callbacks(model: NeuralRanker, folder: RunFolder, data: RetrievalDa
         ModelCheckpoint(directory, "last", **between, enable_version_counter=False),
     ]
     stop = [] if model.patience is None else [EarlyStopping(model.monitor, mode="max", patience=model.patience)]
-    exports = [_export(model, folder, data)] if type(model) is NNModel1 else []
+    exports = [_export(model, folder, data, data_name)] if type(model) is NNModel1 else []
     return [EpochReport(), *stop, *exports, best, *last]
 
 
-def _export(model: NNModel1, folder: RunFolder, data: RetrievalData) -> SparseExport:
-    """What `nn_model1_exp` will rank with."""
-    settings = load("nn_model1_exp", "model", {"model", "trainer"})["model"].get("init_args", {})
+def _export(model: NNModel1, folder: RunFolder, data: RetrievalData, data_name: str) -> SparseExport:
+    """What `nn_model1_exp` will rank with on this data."""
+    exported = resolve(["--model", "nn_model1_exp", "--data", data_name]).model
+    assert exported is not None
+    settings = exported.settings
     field = data.prepared.field(model.field)
     export = ExportSettings(**{key: settings[key] for key in ExportSettings._fields if key in settings}).check()
     return SparseExport(folder.table, field.vocabulary(), field.forward.document_frequency > 0, export)

@@ -17,7 +17,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from datamodules.query_sets import DEVELOPMENT, TRAIN_FUSION
 from datamodules.retrieval_data import RetrievalData
 from experiment.command_line import NamedConfigCLI
-from experiment.folders import RunFolder, write_json, write_text
+from experiment.folders import RunFolder, read_json, write_json, write_text
 from experiment.loading import load_ranker
 from experiment.reranking import learn_fusion, ranking_trainer, rerank
 from experiment.resuming import remember_training, resume_from, training_callbacks
@@ -53,11 +53,15 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
         be_silent()
     if seed != config["seed"]:
         say(f"{name} draws nothing at random: --seed {config['seed']} is ignored, results go to seed-1")
+        config["seed"] = seed
     model.seed = seed
     processes = _processes(config["trainer"])
     model.share_work(processes)
     _settle_trainer(config, model, name)
     strategy = model.strategy(processes)
+    if config.pop("skip_trained") and (metrics := _trained_already(folder, config)):
+        say(f"{name}, seed {seed}: trained already with these settings, kept")
+        return metrics
     if leads:
         print(yaml.safe_dump({"ranker": name, **_given(config)}, sort_keys=False), end="", flush=True)
     quiet_lightning()
@@ -80,7 +84,9 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
         if run is not None:
             run.define_metric("val/mrr", summary="max")
             loggers.append(WandbLogger(experiment=run))
-    callbacks = training_callbacks(model, folder, data) if isinstance(model, NeuralRanker) else []
+    callbacks = (
+        training_callbacks(model, folder, data, cli.resolved.data_name) if isinstance(model, NeuralRanker) else []
+    )
     trainer = cli.instantiate_trainer(
         **{**config["trainer"], "strategy": strategy},
         callbacks=callbacks, logger=loggers, default_root_dir=str(folder.path),
@@ -115,6 +121,13 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
         finish_run(run, metrics | model.findings())
     _report(name, metrics, model, fusion, folder)
     return metrics
+
+
+def _trained_already(folder: RunFolder, config: dict[str, Any]) -> dict[str, float]:
+    """What a complete training with these settings has measured; empty when there is none."""
+    if not folder.config.is_file() or folder.load_config() != config:
+        return {}
+    return {key: value for key, value in read_json(folder.development).items() if key.startswith("development/mrr")}
 
 
 def _hand_over_source(model: Ranker, name: str, folder: RunFolder, data: RetrievalData) -> None:

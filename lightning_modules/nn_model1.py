@@ -177,9 +177,15 @@ class NNModel1(NeuralRanker):
             logs = torch.log(p.clamp(min=self.floor)) * pairs.row_repeats
             return torch.zeros(pairs.documents, device=logs.device).index_add(0, pairs.row_document, logs)
 
-    def on_fit_start(self) -> None:
-        # on a GPU a dense gradient is cheap, and NCCL cannot sum sparse ones
-        self.embed_q.sparse = self.embed_d.sparse = self.device.type == "cpu"
+    def setup(self, stage: str) -> None:
+        if (
+            stage == "fit"
+        ):  # before DDP looks at it; on a GPU a dense gradient is cheap, and NCCL cannot sum sparse ones
+            self.sparse_gradients(self.trainer.strategy.root_device.type == "cpu")
+
+    def sparse_gradients(self, sparse: bool) -> None:
+        """Whether the gradients of the embeddings list only the rows that a batch has used."""
+        self.embed_q.sparse = self.embed_d.sparse = sparse
 
     def optimizer(self) -> torch.optim.Optimizer:
         embeddings = [self.embed_q.weight, self.embed_d.weight]

@@ -24,7 +24,8 @@ from torch.nn import functional as F
 
 from lightning_modules.pair_logits import Layers, pair_logits
 
-ROWS_AT_ONCE = 1024  # document tokens of a row that are computed together: their hidden layers stay in the cache
+CACHE = {"cpu": 1 << 19}  # numbers of a block of document tokens and its hidden layers: they stay in the cache
+CACHE_ELSEWHERE = 1 << 26
 
 
 class TokenVectors(nn.Module):
@@ -73,20 +74,25 @@ class TranslationNetwork(nn.Module):
     def rows(self, x_q: Tensor, x_d: Tensor) -> Iterator[Tensor]:
         """For each row of x_q: (rows of x_d,) T, in memory that the next row uses again."""
         w_q, w_d, w_h = self.f1.weight.chunk(3, dim=1)
-        of_q = F.linear(x_q, w_q, self.f1.bias)
-        w2, b2, w3 = self.f2.weight.T.contiguous(), self.f2.bias, self.f3.weight[0]
-        size = min(ROWS_AT_ONCE, max(1, len(x_d)))
-        hidden1, hidden2 = x_d.new_empty(size, len(w_h)), x_d.new_empty(size, len(b2))
+        w2, w3 = self.f2.weight.T.contiguous(), self.f3.weight[0]
+        # relu(h + b) = max(h, -b) + b, and the b behind it goes into the next layer's: one pass less over each layer
+        b1 = F.linear(x_q, w_q, self.f1.bias)
+        b2 = F.linear(b1, self.f2.weight, self.f2.bias)
+        b3 = F.linear(b2, self.f3.weight, self.f3.bias)
+        wide = sum(layer.in_features for layer in (self.f2, self.f3)) + x_d.shape[1]
+        size = max(1, min(CACHE.get(x_d.device.type, CACHE_ELSEWHERE) // wide, len(x_d)))
+        hidden1, hidden2 = x_d.new_empty(size, self.f2.in_features), x_d.new_empty(size, self.f3.in_features)
         blocks = x_d.split(size)
         row, mixed = x_d.new_empty(len(x_d)), torch.empty_like(w_h)
-        for x, own in zip(x_q, of_q, strict=True):
-            torch.addcmul(w_d, w_h, x, out=mixed)  # (D + H diag(x_q))
+        for x, least1, least2, last in zip(x_q, -b1, -b2, b3, strict=True):
+            torch.addcmul(w_d, w_h, x, out=mixed)  # D + H diag(x_q)
             for number, block in enumerate(blocks):
                 n, first = len(block), number * size
-                h1 = torch.addmm(own, block, mixed.T, out=hidden1[:n]).relu_()
-                h2 = torch.addmm(b2, h1, w2, out=hidden2[:n]).relu_()
+                h1, h2 = hidden1[:n], hidden2[:n]
+                torch.maximum(torch.mm(block, mixed.T, out=h1), least1, out=h1)
+                torch.maximum(torch.mm(h1, w2, out=h2), least2, out=h2)
                 torch.mv(h2, w3, out=row[first : first + n])
-            yield torch.sigmoid_(row.add_(self.f3.bias))
+            yield torch.sigmoid_(row.add_(last))
 
 
 def start_as_similarity(network: TranslationNetwork, level: float, slope: float = 1.2) -> None:

@@ -136,7 +136,8 @@ def test_rows_equal_the_pairs(documents: int, monkeypatch: pytest.MonkeyPatch) -
     with torch.inference_mode():
         expected = network(x_q, x_d, everything[0], everything[1]).view(5, documents)
         for size in (8, 1024):
-            monkeypatch.setattr(translation_network, "ROWS_AT_ONCE", size)
+            wide = network.query.project.out_features + network.f2.in_features + network.f3.in_features
+            monkeypatch.setattr(translation_network, "CACHE", {"cpu": size * wide})
             found = torch.stack([row.clone() for row in network.rows(x_q, x_d)])
             torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
