@@ -158,27 +158,19 @@ def _collect(folder: Path, seeds: list[int], data: RetrievalData) -> list[Result
 
 
 def _averaged(folder: Path, measured: list[tuple[RunFolder, list[Result]]]) -> list[Result]:
-    """The average of the seeds, per query: written beside the seeds' folders, and as results."""
-    averages: dict[tuple[str, bool, str], float] = {}
+    """The average of the seeds: per query in files beside the seeds' folders, and as results."""
     runs, first = [run for run, _ in measured], measured[0][1]
     is_fusion = any(one.fused for one in first)
     for query_set, fused in dict.fromkeys((one.query_set, one.fused) for one in first):
         alone = is_fusion and not fused
         mean = seed_average([run.per_query(query_set, alone) for run in runs])
         write_text(RunFolder(folder).per_query(query_set, alone), per_query_tsv(mean))
-        averages |= {(query_set, fused, one.measure): one.mean for one in mean}
-    times = {
-        (one.query_set, one.fused): [r.ms_per_1k for _, mine in measured for r in mine if r[1:3] == one[1:3]]
-        for one in first
-    }
-    return [
-        one._replace(
-            value=averages[one.query_set, one.fused, one.measure],
-            seeds=len(runs),
-            ms_per_1k=float(np.median(times[one.query_set, one.fused])),
-        )
-        for one in first
-    ]
+    averaged = []
+    for one in first:
+        same = [r for _, results in measured for r in results if r[:4] == one[:4]]  # model, fused, query set, measure
+        value, speed = np.mean([r.value for r in same]), np.median([r.ms_per_1k for r in same])
+        averaged.append(one._replace(value=float(value), seeds=len(same), ms_per_1k=float(speed)))
+    return averaged
 
 
 def _write_table(results: list[Result], data_name: str, data_folder: Path) -> None:

@@ -88,7 +88,7 @@ def test_wandb_has_the_log_likelihood_the_trials_and_the_table(alone: RunFolder)
     assert any(name.startswith("table-") for name in logged.artifacts)
 
 
-def test_both_fields_are_reported_and_the_better_one_is_kept(alone: RunFolder) -> None:
+def test_both_fields_are_reported_and_the_better_one_is_kept(alone: RunFolder, place: Place) -> None:
     found = json.loads(alone.development.read_text())
     tuned = {field: found[f"development/mrr_tuned_{field}"] for field in ("word", "word_all")}
     best = max(tuned, key=lambda field: tuned[field])
