@@ -27,7 +27,7 @@ from user_error import UserError, run_script
 
 def train(argv: Sequence[str]) -> dict[str, float]:
     """Trains the ranker that `argv` asks for; what was measured on `development`."""
-    from experiment.named_configs import names, resolve, shared_options, take_option
+    from experiment.named_configs import names, resolve, take_option
 
     seeds, argv = take_option(argv, "seeds")
     if seeds is not None:
@@ -49,9 +49,10 @@ def train(argv: Sequence[str]) -> dict[str, float]:
     from experiment.command_line import NamedConfigCLI
     from experiment.training import MAKES, train_ranker
 
-    metrics = train_ranker(NamedConfigCLI(resolved, f"Train {resolved.model.name} on {resolved.data.name}."))
+    cli = NamedConfigCLI(resolved, f"Train {resolved.model.name} on {resolved.data.name}.")
+    metrics = train_ranker(cli)
     if metrics and (row := MAKES.get(resolved.model.name)):  # the same network as a table: no second training
-        train(["--model", row, *shared_options(argv)])
+        train(["--model", row, "--data", resolved.data_name, "--config", cli.shared_config()])
     return metrics
 
 

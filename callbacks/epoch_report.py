@@ -18,7 +18,7 @@ class EpochReport(L.Callback):
         self._started, self._loss, self._batches = 0.0, 0.0, 0
 
     def on_train_start(self, trainer: L.Trainer, *_: Any) -> None:
-        self._bar = progress_bar()
+        self._bar, self._started = progress_bar(), time.perf_counter()  # a resumed epoch is not started anew
         total = (trainer.max_epochs or 1) * int(trainer.num_training_batches)
         done = trainer.fit_loop.epoch_loop.batch_progress.total.ready
         self._row = self._bar.add_task("train", total=total, completed=done)

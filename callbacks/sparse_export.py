@@ -37,9 +37,10 @@ class SparseExport(L.Callback):
         return self.report
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not trainer.is_global_zero or trainer.interrupted:
+        if not trainer.is_global_zero:
             return
         assert isinstance(pl_module, NNModel1)
+        pl_module.to(trainer.strategy.root_device)  # Lightning has moved it to the CPU
         pl_module.use_best_weights()
         report = self.export(pl_module)
         values = {f"export/{name}": float(value) for name, value in report._asdict().items()}

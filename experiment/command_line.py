@@ -52,6 +52,11 @@ class NamedConfigCLI(LightningCLI):
         self.model = self._get(self.config_init, "model")
         name_data(self.datamodule, self.resolved)
 
+    def shared_config(self) -> str:
+        """What holds for any ranker on this data, as YAML."""
+        config = self.config_as_dict()
+        return yaml.safe_dump({key: config[key] for key in ("seed", "output_dir", "data", "skip_trained")})
+
     def config_as_dict(self) -> dict[str, Any]:
         """The resolved configuration in plain types: printed, saved beside the results, sent to W&B."""
         text = self.parser.dump(self.config, skip_none=False, skip_validation=True)

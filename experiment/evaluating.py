@@ -30,6 +30,8 @@ from lightning_modules.ranker import Ranker
 from terminal import say
 from user_error import UserError
 
+FIRST_STAGE = 100  # documents that a slower ranker would get: their recall is measured
+
 
 def evaluate_rankers(parsed: Namespace, built: Namespace) -> list[Result]:
     quiet_lightning()
@@ -122,7 +124,7 @@ def _measure(
     if leaderboard:
         write_run(run, path.with_suffix(".leaderboard.tsv"), name, leaderboard=True)
     depth = min(model.rerank_depth, data.depth(ranked.query_set))
-    measures = [main_measure(query_set.graded), recall_at(depth)]
+    measures = [main_measure(query_set.graded), *(recall_at(k) for k in sorted({FIRST_STAGE, depth}) if k <= depth)]
     measured = measure(run, query_set.qrels(), measures)
     write_text(folder.per_query(ranked.query_set, alone), per_query_tsv(measured))
     return [
@@ -138,6 +140,7 @@ def _measure(
 def _collect(folder: Path, seeds: list[int], data: RetrievalData) -> list[Result]:
     """Results of a ranker on this very data, averaged over its seeds; others are named, not mixed in."""
     measured: list[tuple[RunFolder, list[Result]]] = []
+    settings: list[dict[str, Any]] = []
     for seed in seeds:
         run = RunFolder(folder / f"seed-{seed}")
         if not run.evaluation.is_file():
@@ -149,11 +152,14 @@ def _collect(folder: Path, seeds: list[int], data: RetrievalData) -> list[Result
             mine = []
         if mine:
             measured.append((run, mine))
+            settings.append({key: value for key, value in run.load_config().items() if key in ("model", "data")})
             continue
         say(
             f"{folder.name} (seed {seed}) was measured on other data or candidates, or its evaluation.json is damaged: "
             f"it is not in the table until: python evaluate.py --models {folder.name}"
         )
+    if any(one != settings[0] for one in settings):
+        say(f"{folder.name}: its seeds were trained with different settings; the table shows the average of all")
     return _averaged(folder, measured) if measured else []
 
 

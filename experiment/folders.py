@@ -72,12 +72,11 @@ class RunFolder(NamedTuple):
 
     def forget_results(self, keep_checkpoints: bool = False) -> None:
         """Takes away what says that this folder is complete, and what was measured: a training begins."""
-        for path in (self.config, self.evaluation, self.development, self.fusion):
+        old = [] if keep_checkpoints else [self.training, self.checkpoint, self.best_checkpoint]
+        for path in (*old, self.config, self.evaluation, self.development, self.fusion):
             path.unlink(missing_ok=True)
-        if not keep_checkpoints:
-            for path in (self.checkpoint, self.best_checkpoint, self.training):
-                path.unlink(missing_ok=True)
-        for folder in (self.path / "runs", self.path / "per_query", self.table, *self.path.glob(".table.*")):
+        shutil.rmtree(self.path.parent / "per_query", ignore_errors=True)  # averages over the seeds, this one included
+        for folder in (self.path / "runs", self.path / "per_query", self.table, *self.path.glob("*.table.*")):
             shutil.rmtree(folder, ignore_errors=True)  # .table.*: left by a process that was killed while it saved
 
     def load_config(self) -> dict[str, Any]:

@@ -92,18 +92,6 @@ def take_option(argv: Sequence[str], name: str) -> tuple[str | None, list[str]]:
     return value, rest
 
 
-def shared_options(argv: Sequence[str]) -> list[str]:
-    """The options that hold for any ranker: --data and its settings, --seed, --output_dir and the like."""
-    kept, taking = [], False
-    for argument in argv:
-        if argument.startswith("--"):
-            name = argument.split("=", 1)[0]
-            taking = name in ("--data", "--seed", "--output_dir", "--skip_trained") or name.startswith("--data.")
-        if taking:
-            kept.append(argument)
-    return kept
-
-
 def load(name: str, kind: str, sections: set[str]) -> dict[str, Any]:
     """The YAML of ``configs/KIND/NAME.yaml``, or of the path `name`."""
     path = CONFIGS / kind / f"{name}.yaml"

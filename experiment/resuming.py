@@ -4,8 +4,8 @@
     checkpoints/last.ckpt   everything, after each epoch and every few minutes
     training.json           what the training was started with
 
-`train.py` with the same settings continues where last.ckpt stands: the weights end bit for bit as if nothing had
-happened. Other settings, or a training that was complete, start anew.
+`train.py` with the same settings continues where last.ckpt stands: on a CPU the weights end bit for bit as if nothing
+had happened. Other settings, or a training that was complete, start anew.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from callbacks.epoch_report import EpochReport
@@ -27,15 +28,44 @@ from lightning_modules.neural_ranker import NeuralRanker
 from lightning_modules.nn_model1 import NNModel1
 from lightning_modules.table_export import ExportSettings
 from terminal import say
-from user_error import UserError
 
 CHECKPOINT_INTERVAL = timedelta(minutes=5)
+
+
+class BestCheckpoint(ModelCheckpoint):
+    """best.ckpt, found again when the outputs have been moved."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        moved = {**state_dict, "dirpath": self.dirpath}
+        if state_dict["best_model_path"]:
+            here = str(Path(str(self.dirpath)) / "best.ckpt")
+            best = {here: state_dict["best_model_score"]}
+            moved |= {"best_model_path": here, "kth_best_model_path": here, "best_k_models": best}
+        super().load_state_dict(moved)
+
+
+class StepCheckpoint(ModelCheckpoint):
+    """last.ckpt between two epochs' ends: never between two parts of an optimiser step, whose gradients no checkpoint
+    holds, and not at the last batch, after which a resumed training would not validate."""
+
+    def on_train_batch_end(self, trainer: L.Trainer, *rest: Any) -> None:
+        loop = trainer.fit_loop.epoch_loop
+        if not loop._should_accumulate() and not loop.batch_progress.is_last_batch:
+            super().on_train_batch_end(trainer, *rest)
+
+
+class Patience(EarlyStopping):
+    """A training that had stopped early, and was killed before it was saved, does not go on."""
+
+    def on_fit_start(self, trainer: L.Trainer, *_: Any) -> None:
+        if self.wait_count >= self.patience:
+            trainer.should_stop = True
 
 
 def training_callbacks(model: NeuralRanker, folder: RunFolder, data: RetrievalData, data_name: str) -> list[L.Callback]:
     """`last` comes after `best`, so that it remembers which epoch was the best."""
     directory = folder.checkpoint.parent
-    best = ModelCheckpoint(
+    best = BestCheckpoint(
         directory, "best", monitor=model.monitor, mode="max", save_weights_only=True, enable_version_counter=False,
         auto_insert_metric_name=False,
     )  # fmt: skip
@@ -43,9 +73,9 @@ def training_callbacks(model: NeuralRanker, folder: RunFolder, data: RetrievalDa
     between: dict[str, Any] = {"every_n_train_steps": steps} if steps else {"train_time_interval": CHECKPOINT_INTERVAL}
     last = [
         ModelCheckpoint(directory, "last", save_on_train_epoch_end=True, enable_version_counter=False),
-        ModelCheckpoint(directory, "last", **between, enable_version_counter=False),
+        StepCheckpoint(directory, "last", **between, enable_version_counter=False),
     ]
-    stop = [] if model.patience is None else [EarlyStopping(model.monitor, mode="max", patience=model.patience)]
+    stop = [] if model.patience is None else [Patience(model.monitor, mode="max", patience=model.patience)]
     exports = [_export(model, folder, data, data_name)] if type(model) is NNModel1 else []
     return [EpochReport(), *stop, *exports, best, *last]
 
@@ -60,26 +90,41 @@ def _export(model: NNModel1, folder: RunFolder, data: RetrievalData, data_name: 
     return SparseExport(folder.table, field.vocabulary(), field.forward.document_frequency > 0, export)
 
 
-def resume_from(folder: RunFolder, config: dict[str, Any], data: str) -> Path | None:
+def resume_from(folder: RunFolder, config: dict[str, Any], model: NeuralRanker, data: RetrievalData) -> Path | None:
     """The checkpoint to go on from: an unfinished training of the same settings on the same data left it."""
     if folder.config.is_file() or not folder.checkpoint.is_file() or not folder.training.is_file():
         return None
     try:
-        same = read_json(folder.training) == _started_with(config, data)
-    except UserError:
-        same = False
+        same = read_json(folder.training) == _started_with(config, model, data)
+        torch.load(folder.checkpoint, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # cut short, or no checkpoint at all
+        say(f"{folder.checkpoint} is damaged and cannot be continued from ({' '.join(str(error).split())[:100]})")
+        return None
     if not same:
-        say(f"{folder.path} has an unfinished training with other settings: it is not continued")
+        kept = folder.checkpoint.with_name("other-settings.ckpt")
+        folder.checkpoint.replace(kept)
+        say(f"an unfinished training with other settings is not continued; its checkpoint is kept as {kept}")
         return None
     say(f"an unfinished training is continued from {folder.checkpoint} (remove it to start anew)")
     return folder.checkpoint
 
 
-def remember_training(folder: RunFolder, config: dict[str, Any], data: str) -> None:
-    write_json(folder.training, _started_with(config, data))
+def keep_metrics(folder: RunFolder) -> None:
+    """Puts the metrics of the epochs before an interruption aside: the logger starts a new file."""
+    metrics = folder.path / "metrics.csv"
+    if metrics.is_file():
+        metrics.rename(folder.path / f"metrics.before-{len(list(folder.path.glob('metrics.before-*'))) + 1}.csv")
 
 
-def _started_with(config: dict[str, Any], data: str) -> dict[str, Any]:
-    """What decides the weights. How many processes share the work does not, but for rounding."""
-    trainer = {key: value for key, value in config["trainer"].items() if key not in ("devices", "num_nodes")}
-    return {"settings": fingerprint([config["seed"], config["model"], trainer]), "data": data}
+def remember_training(folder: RunFolder, config: dict[str, Any], model: NeuralRanker, data: RetrievalData) -> None:
+    write_json(folder.training, _started_with(config, model, data))
+
+
+def _started_with(config: dict[str, Any], model: NeuralRanker, data: RetrievalData) -> dict[str, Any]:
+    """What decides the weights. The number of processes does so through dropout alone."""
+    trainer = {key: value for key, value in config["trainer"].items() if key not in ("num_nodes", "log_every_n_steps")}
+    return {
+        "settings": fingerprint([config["seed"], config["model"], trainer]),
+        "data": data.fingerprint(),
+        "field": data.prepared.field_folder(model.field).name,
+    }

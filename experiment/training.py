@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch.distributed as dist
 import yaml
 from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
@@ -20,7 +21,7 @@ from experiment.command_line import NamedConfigCLI
 from experiment.folders import RunFolder, read_json, write_json, write_text
 from experiment.loading import load_ranker
 from experiment.reranking import learn_fusion, ranking_trainer, rerank
-from experiment.resuming import remember_training, resume_from, training_callbacks
+from experiment.resuming import keep_metrics, remember_training, resume_from, training_callbacks
 from experiment.tracking import RunLabels, finish_run, log_files, never_fatal, start_run
 from lexical.ranking import mean_reciprocal_rank
 from lightning_modules.neural_ranker import NeuralRanker
@@ -31,6 +32,7 @@ from user_error import UserError, require
 _TRAINER_DEFAULTS = {
     "accelerator": "auto", "devices": 1, "fast_dev_run": False, "num_nodes": 1, "strategy": "auto",
     "check_val_every_n_epoch": 1, "overfit_batches": 0.0, "max_steps": -1,
+    "accumulate_grad_batches": 1,
 }  # fmt: skip
 
 
@@ -58,10 +60,10 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
     processes = _processes(config["trainer"])
     model.share_work(processes)
     _settle_trainer(config, model, name)
-    strategy = model.strategy(processes)
-    if config.pop("skip_trained") and (metrics := _trained_already(folder, config)):
-        say(f"{name}, seed {seed}: trained already with these settings, kept")
-        return metrics
+    strategy = config["trainer"]["strategy"]
+    if strategy == "auto":
+        strategy = model.strategy(processes)
+    skip = config.pop("skip_trained")
     if leads:
         print(yaml.safe_dump({"ranker": name, **_given(config)}, sort_keys=False), end="", flush=True)
     quiet_lightning()
@@ -69,16 +71,23 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
         _hand_over_source(model, name, folder, data)
     data.serve(model.needs())
     data.prepare_data()
+    if skip and (metrics := _trained_already(folder, config, data)):
+        say(f"{name}, seed {seed}: trained already with these settings, kept")
+        return metrics
     model.read_inputs()
     vocabulary = data.prepared.field(model.field).vocabulary()
     model.use_vocabulary(vocabulary)
     model.start_weights(vocabulary)
-    checkpoint = resume_from(folder, config, data.fingerprint()) if isinstance(model, NeuralRanker) else None
+    checkpoint = resume_from(folder, config, model, data) if isinstance(model, NeuralRanker) else None
 
     run = None
     loggers: list[Logger] = []
     if leads:
         folder.forget_results(keep_checkpoints=checkpoint is not None)
+        if name in MAKES:  # a row of the old network must not stand beside the new one
+            RunFolder.of(config["output_dir"], data.name, MAKES[name], seed).forget_results()
+        if checkpoint is not None:
+            keep_metrics(folder)
         run = start_run(RunLabels(name, data.name, seed, "train").init_arguments(config, folder.path))
         loggers.append(CSVLogger(folder.path, name="", version=""))
         if run is not None:
@@ -92,7 +101,7 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
         callbacks=callbacks, logger=loggers, default_root_dir=str(folder.path),
     )  # fmt: skip
     if leads and isinstance(model, NeuralRanker):
-        remember_training(folder, config, data.fingerprint())
+        remember_training(folder, config, model, data)
     _fit(trainer, model, data, checkpoint)
     if not leads:
         return {}
@@ -123,11 +132,14 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
     return metrics
 
 
-def _trained_already(folder: RunFolder, config: dict[str, Any]) -> dict[str, float]:
-    """What a complete training with these settings has measured; empty when there is none."""
+def _trained_already(folder: RunFolder, config: dict[str, Any], data: RetrievalData) -> dict[str, float]:
+    """What a complete training with these settings on this data has measured; empty when there is none."""
     if not folder.config.is_file() or folder.load_config() != config:
         return {}
-    return {key: value for key, value in read_json(folder.development).items() if key.startswith("development/mrr")}
+    measured = read_json(folder.development)
+    if measured.get("data") != data.fingerprint():
+        return {}
+    return {key: value for key, value in measured.items() if key.startswith("development/mrr")}
 
 
 def _hand_over_source(model: Ranker, name: str, folder: RunFolder, data: RetrievalData) -> None:
@@ -160,11 +172,15 @@ def _fit(trainer: L.Trainer, model: Ranker, data: L.LightningDataModule, checkpo
         raise
     finally:
         model.end_progress()
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()  # what follows is done by rank zero alone; a collective would wait for ever
 
 
 def _processes(trainer: dict[str, Any]) -> int:
     """Processes that the trainer will have; those that torchrun has started must be as many."""
-    devices = "1" if trainer["devices"] == "auto" else str(trainer["devices"])
+    if trainer["devices"] == "auto":
+        trainer["devices"] = 1  # shared servers: one, unless a number is asked for
+    devices = str(trainer["devices"])
     wanted = "a number of processes, 1 or more"
     require(devices.isdigit() and int(devices) >= 1, "--trainer.devices", trainer["devices"], wanted)
     processes = int(devices) * (trainer["num_nodes"] or 1)
@@ -185,6 +201,11 @@ def _given(config: dict[str, Any]) -> dict[str, Any]:
 
 def _settle_trainer(config: dict[str, Any], model: Ranker, name: str) -> None:
     """Writes what the ranker fixes into the configuration: what is saved is what ran. Says what was overruled."""
+    precision = str(config["trainer"]["precision"])
+    if isinstance(model, NeuralRanker) and precision.endswith("-true") and not precision.startswith(("32", "64")):
+        raise UserError(
+            f"--trainer.precision {precision}: weights and scores stay float32; bf16-mixed is what you want"
+        )
     for key, value in model.trainer_settings().items():
         asked = config["trainer"][key]
         if asked not in (value, None, _TRAINER_DEFAULTS.get(key)):

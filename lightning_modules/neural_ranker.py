@@ -38,7 +38,7 @@ class NeuralRanker(Ranker):
         epoch_decay: the rate is multiplied by it after each epoch.
         margin: of the loss.
         patience: stop when the validation MRR has not grown for so many epochs; never when not given.
-        checkpoint_steps: save last.ckpt every so many optimiser steps, not only after epochs and every 5 minutes.
+        checkpoint_steps: save last.ckpt every so many optimiser steps instead of every 5 minutes.
     """
 
     random = True
@@ -92,6 +92,8 @@ class NeuralRanker(Ranker):
             "accumulate_grad_batches": self.parts,
             "use_distributed_sampler": False,
             "num_sanity_val_steps": 0,
+            "fast_dev_run": False,
+            "enable_checkpointing": True,
             "enable_progress_bar": False,
             "enable_model_summary": False,
         }
@@ -158,13 +160,13 @@ class NeuralRanker(Ranker):
         place[order] = np.arange(len(order), 0, -1)  # the tie rule has spoken: torchmetrics gets places, not scores
         numbers = batch.numbers[batch.ranking.candidates.row_numbers()]
         without = batch.numbers[batch.ranking.candidates.lengths() == 0]  # a query without candidates counts as 0
-        self.validation_mrr.update(
-            torch.from_numpy(
-                np.concatenate([place, np.ones(len(without), np.int64)])
-            ).float(),  # above 0, or it ignores them
-            torch.from_numpy(np.concatenate([batch.relevant, np.zeros(len(without), bool)])),
-            indexes=torch.from_numpy(np.concatenate([numbers, without])),
-        )
+        places = np.concatenate([place, np.ones(len(without), np.int64)]).astype(np.float32)  # 0 would be ignored
+        relevant = np.concatenate([batch.relevant, np.zeros(len(without), bool)])
+        if len(places):  # a process may have no query at all
+            preds, target, indexes = (
+                torch.from_numpy(one).to(self.device) for one in (places, relevant, np.concatenate([numbers, without]))
+            )
+            self.validation_mrr.update(preds, target, indexes=indexes)
 
     def on_validation_epoch_end(self) -> None:
         mrr = float(self.validation_mrr.compute())  # over all processes: the same on each of them

@@ -55,7 +55,7 @@ class NNModel1(NeuralRanker):
         epoch_decay: the rate is multiplied by it after each epoch.
         margin: of the loss, on log-probabilities.
         patience: stop when the validation MRR has not grown for so many epochs; never when not given.
-        checkpoint_steps: save last.ckpt every so many optimiser steps, not only after epochs and every 5 minutes.
+        checkpoint_steps: save last.ckpt every so many optimiser steps instead of every 5 minutes.
     """
 
     digest: Tensor
@@ -181,7 +181,8 @@ class NNModel1(NeuralRanker):
         if (
             stage == "fit"
         ):  # before DDP looks at it; on a GPU a dense gradient is cheap, and NCCL cannot sum sparse ones
-            self.sparse_gradients(self.trainer.strategy.root_device.type == "cpu")
+            clipped = bool(self.trainer.gradient_clip_val)  # torch has no norm of a sparse gradient
+            self.sparse_gradients(self.trainer.strategy.root_device.type == "cpu" and not clipped)
 
     def sparse_gradients(self, sparse: bool) -> None:
         """Whether the gradients of the embeddings list only the rows that a batch has used."""

@@ -6,6 +6,7 @@ over, or exported again with other settings.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,7 +68,7 @@ class NNModel1Exp(TranslationRanker):
         network = self.made_of.ranker
         self.table_folder = self.made_of.folder / TABLE_FOLDER
         if not self._is_exported(network, self.table_folder):
-            self.table_folder = Path(self.trainer.default_root_dir) / ".table.exported"
+            self.table_folder = Path(self.trainer.default_root_dir) / ".table.again"
             report = export_table(
                 network, batch.vocabulary, batch.forward.document_frequency > 0, self.export,
                 self.table_folder, {"ranker": "a trained network", "checkpoint": network.fingerprint()},
@@ -90,6 +91,8 @@ class NNModel1Exp(TranslationRanker):
     def save_files(self, folder: Path) -> None:
         assert self.table_folder is not None
         share_table(self.table_folder, folder / TABLE_FOLDER)
+        if self.table_folder.parent == folder:
+            shutil.rmtree(self.table_folder)
 
     def findings(self) -> dict[str, float]:
         entries = float(self.chosen.table.entries) if self.chosen else 0.0

@@ -198,10 +198,8 @@ def fitted(place: Place, batch_size: int, at_once: int | None, epochs: int = 1) 
     data.serve(model.needs())
     model.use_vocabulary(data.prepared.field("bwps").vocabulary())
     seen = Gradients()
-    trainer = L.Trainer(
-        **model.trainer_settings(), accelerator="cpu", max_epochs=epochs, logger=False, enable_checkpointing=False,
-        callbacks=[seen],
-    )  # fmt: skip
+    settings = {**model.trainer_settings(), "enable_checkpointing": False, "accelerator": "cpu", "logger": False}
+    trainer = L.Trainer(**settings, max_epochs=epochs, callbacks=[seen])
     trainer.fit(model, data)
     return seen
 
