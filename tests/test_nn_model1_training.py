@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from datamodules.retrieval_data import Folder
 from evaluate import evaluate
 from experiment.folders import RunFolder
 from experiment.loading import load_ranker
+from experiment.resuming import BestCheckpoint, remember_training, resume_from
 from lexical.table_files import load_table
 from lightning_modules.neural_ranker import rate_factor
 from lightning_modules.nn_model1 import NNModel1
@@ -271,3 +273,48 @@ def test_killed_in_the_middle_of_an_epoch_and_continued_the_weights_are_bitwise_
     continued = place.folder("killed")
     assert_same(weights(continued.checkpoint), weights(trained.checkpoint))
     assert_same(weights(continued.best_checkpoint), weights(trained.best_checkpoint))
+
+
+def unfinished(trained: RunFolder, place: Place, work: Path) -> tuple[RunFolder, dict[str, Any], NNModel1, Folder]:
+    """A copy of a run that was killed after its last epoch, and what it was started with."""
+    shutil.copytree(trained.path, work / "seed-1")
+    folder, data, config = RunFolder(work / "seed-1"), place.opened(), trained.load_config()
+    folder.config.unlink()
+    model = load_ranker(trained, "nn_model1", data)
+    assert isinstance(model, NNModel1)
+    remember_training(folder, config, model, data)
+    return folder, config, model, data
+
+
+def test_the_same_settings_are_continued_and_others_are_kept_aside(
+    trained: RunFolder, place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, config, model, data = unfinished(trained, place, tmp_path)
+    assert resume_from(folder, config, model, data) == folder.checkpoint
+    other = {**config, "model": {**config["model"], "margin": 3.0}}
+    assert resume_from(folder, other, model, data) is None
+    assert not folder.checkpoint.exists() and folder.checkpoint.with_name("other-settings.ckpt").is_file()
+    assert "not continued; its checkpoint is kept as" in capsys.readouterr().err
+
+
+def test_a_damaged_checkpoint_is_not_continued(
+    trained: RunFolder, place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, config, model, data = unfinished(trained, place, tmp_path)
+    folder.checkpoint.write_bytes(folder.checkpoint.read_bytes()[:5000])
+    assert resume_from(folder, config, model, data) is None
+    assert "is damaged and cannot be continued from" in capsys.readouterr().err
+
+
+def test_the_best_epoch_is_found_again_after_a_move(tmp_path: Path) -> None:
+    saved = BestCheckpoint("/gone", "best", monitor="val/mrr", mode="max").state_dict()
+    saved |= {"best_model_path": "/gone/best.ckpt", "best_model_score": torch.tensor(0.5)}
+    moved = BestCheckpoint(tmp_path, "best", monitor="val/mrr", mode="max")
+    moved.load_state_dict(saved)
+    assert moved.best_model_path == str(tmp_path / "best.ckpt")
+    assert moved.best_model_score == 0.5
+
+
+def test_half_precision_weights_are_refused(place: Place) -> None:
+    with pytest.raises(UserError, match="bf16-mixed is what you want"):
+        train(place.command("half", "--model", "nn_model1", *SMALL, "--trainer.precision", "bf16-true"))
