@@ -237,7 +237,7 @@ def test_wandb_offline_files_hold_what_was_logged(trained: Trained) -> None:
     assert tuned.summary["development/mrr"] == pytest.approx(trained.development["bm25_lemm_word"]["development/mrr"])
     assert max(row["tune/mrr"] for row in tuned.history if "tune/mrr" in row) > 0
     measured = by_job["evaluate"]
-    assert measured.summary["results/nrows"] == 4 and "test/MRR" in measured.summary
+    assert measured.summary["results/nrows"] == 6 and "test/MRR" in measured.summary
     assert any("runs" in artifact for artifact in measured.artifacts)
 
 
