@@ -126,6 +126,9 @@ class NeuralRanker(Ranker):
         place = [self.seed, self.current_epoch, batch_idx, self.global_rank]
         torch.manual_seed(int(np.random.SeedSequence(place).generate_state(1, np.uint64)[0] >> 1))
 
+    def on_fit_start(self) -> None:
+        self._threads = torch.get_num_threads()
+
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer()
         total = int(self.trainer.estimated_stepping_batches)
@@ -167,6 +170,9 @@ class NeuralRanker(Ranker):
                 torch.from_numpy(one).to(self.device) for one in (places, relevant, np.concatenate([numbers, without]))
             )
             self.validation_mrr.update(preds, target, indexes=indexes)
+
+    def on_validation_end(self) -> None:
+        torch.set_num_threads(self._threads)  # numba's kernels may have changed OpenMP's; it would change the rounding
 
     def on_validation_epoch_end(self) -> None:
         mrr = float(self.validation_mrr.compute())  # over all processes: the same on each of them
