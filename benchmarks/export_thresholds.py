@@ -1,6 +1,6 @@
 """The trade-off of the export: how small the table may be, and what that costs on the development queries.
 
-    python benchmarks/export_thresholds.py [OUTPUTS/DATA] [--seed 1] [--depth 1000] [--data NAME ...]
+    python benchmarks/export_thresholds.py [--outputs outputs] [--seed 1] [--depth 1000] [--data NAME ...]
 
 For the nn_model1 that is trained there: its exported table pruned at growing thresholds, with the share of all pairs
 that is left, its size, and MRR alone and fused (with the fusion weights of nn_model1) beside the network's own.

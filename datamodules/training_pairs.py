@@ -29,6 +29,7 @@ class TrainingPairs:
     ) -> None:
         self.forward, self.queries, self.relevant, self.negatives = forward, queries, relevant, negatives
         self.options, self.share = options, share
+        self._order_of: tuple[int, np.ndarray] | None = None  # of the epoch that was asked for last
         usable = (relevant.lengths() > 0) & (negatives >= 0).any(axis=1)
         self.usable = np.flatnonzero(usable)
         if left_out := len(usable) - len(self.usable):
@@ -66,7 +67,6 @@ class TrainingPairs:
         return int(relevant[rng.integers(len(relevant))]), int(negatives[rng.integers(len(negatives))])
 
     def _order(self, epoch: int) -> np.ndarray:
-        if getattr(self, "_ordered", None) != epoch:
-            self._order_now = np.random.default_rng([self.options.seed, epoch]).permutation(self.usable)
-            self._ordered = epoch
-        return self._order_now
+        if self._order_of is None or self._order_of[0] != epoch:
+            self._order_of = (epoch, np.random.default_rng([self.options.seed, epoch]).permutation(self.usable))
+        return self._order_of[1]
