@@ -1,23 +1,28 @@
-"""Logits of T(q|d) for a list of token pairs, block after block in the processor's cache.
+"""Logits of T(q|d) for a list of token pairs.
 
     z = F3(relu(F2(relu(a_q + a_d + H (x_q o x_d)))))          a_q, a_d: the parts of F1 that depend on one token
 
-Written with plain operations, each layer reads and writes tensors of (pairs, width) that no cache holds, and autograd
-keeps them all: on a CPU that takes longer than the arithmetic. Here a block of pairs goes through all layers at once,
-nothing but the logits is kept, and the backward pass computes a block's layers again, for those pairs alone that have
-a gradient: where the margin is kept there is none, which soon is most of a batch.
+A GPU gets these operations as they stand. On a CPU each of them would pass over tensors of (pairs, width) that no cache
+holds, which takes longer than the arithmetic. There every thread takes its share of the pairs, block after block,
+through all layers: torch multiplies the matrices, and all that lies between two products is one compiled pass
+(`pair_kernels`). The backward pass looks at those pairs alone that have a gradient: where the margin is kept there is
+none, which soon is most of a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-BLOCK = {"cpu": 4096}  # pairs: 4,096 x 64 floats are 1 MB
-BLOCK_ELSEWHERE = 1 << 18
+from lightning_modules import pair_kernels
+from lightning_modules.thread_shares import in_shares
+
+BLOCK = 4096  # pairs: 4,096 x 64 floats are 1 MB
+LEAST = 1024  # fewer pairs are not worth a thread
 
 
 class Layers(NamedTuple):
@@ -31,84 +36,82 @@ class Layers(NamedTuple):
 
 
 def pair_logits(of_q: Tensor, of_d: Tensor, layers: Layers, query: Tensor, document: Tensor) -> Tensor:
-    """(pairs,) float32 logits of the pairs (query[i], document[i]) of rows of of_q = [x_q, a_q] and of_d = [x_d, a_d].
-
-    Under autocast the products are computed in its type, everything that is summed over pairs in float32.
-    """
+    """(pairs,) float32: the pairs (query[i], document[i]) of rows of of_q = [x_q, a_q] and of_d = [x_d, a_d]."""
     device = of_q.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
-    inputs = [one.to(dtype) for one in (of_q, of_d, *layers)]
-    with torch.autocast(device, enabled=False):
-        return _PairLogits.apply(*inputs, query, document)
+    if device == "cpu" and not torch.is_autocast_enabled(device):
+        return _PairLogits.apply(of_q, of_d, *layers, query, document)
+    return plain_logits(of_q, of_d, layers, query, document)
+
+
+def plain_logits(of_q: Tensor, of_d: Tensor, layers: Layers, query: Tensor, document: Tensor) -> Tensor:
+    """`pair_logits` on any device, in the type of autocast."""
+    rows_q, rows_d = of_q.index_select(0, query), of_d.index_select(0, document)
+    width = layers.h.shape[1]
+    product = F.linear(rows_q[:, :width] * rows_d[:, :width], layers.h)
+    hidden1 = torch.relu(rows_q[:, width:] + rows_d[:, width:] + product)
+    hidden2 = torch.relu(F.linear(hidden1, layers.w2, layers.b2))
+    return (hidden2 @ layers.w3).float() + layers.b3
 
 
 class _PairLogits(torch.autograd.Function):
+    """The same in float32 on a CPU."""
+
     @staticmethod
     def forward(
         ctx: Any, of_q: Tensor, of_d: Tensor, h: Tensor, w2: Tensor, b2: Tensor, w3: Tensor, b3: Tensor,
         query: Tensor, document: Tensor,
     ) -> Tensor:  # fmt: skip
-        ctx.save_for_backward(of_q, of_d, h, w2, b2, w3, query, document)
-        logits = torch.empty(len(query), device=of_q.device)
-        room = _Room(of_q, of_d, h, w2, b2)
-        for block, q, d in _blocks(query, document):
-            hidden2 = room.layers(q, d)[-1]
-            logits[block] = torch.addmv(b3, hidden2, w3)
+        pairs, width = len(query), h.shape[1]
+        h, w2 = h.contiguous(), w2.contiguous()
+        logits, hidden1, hidden2 = (of_q.new_empty(pairs, *shape) for shape in ((), (len(h),), (len(w2),)))
+        q, d, rows_q, rows_d = _arrays(query, document, of_q, of_d)
+        bias2, weight3, last = b2.numpy(), w3.numpy(), np.float32(b3)
+
+        def share(first: int, end: int) -> None:
+            product = of_q.new_empty(min(BLOCK, end - first), width)
+            for block in _blocks(first, end):
+                one, two, rows = hidden1[block], hidden2[block], product[: block.stop - block.start]
+                pair_kernels.products(rows_q, rows_d, q[block], d[block], rows.numpy())
+                pair_kernels.add_relu(torch.mm(rows, h.T, out=one).numpy(), rows_q, rows_d, q[block], d[block], width)
+                pair_kernels.relu_dot(torch.mm(one, w2.T, out=two).numpy(), bias2, weight3, last, logits[block].numpy())
+
+        in_shares(share, pairs, LEAST)
+        ctx.save_for_backward(of_q, of_d, h, w2, w3, query, document, hidden1, hidden2)
         return logits
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        of_q, of_d, h, w2, b2, w3, query, document = ctx.saved_tensors
-        sums = [torch.zeros_like(one, dtype=torch.float32) for one in (of_q, of_d, h, w2, b2, w3)]
-        g_q, g_d, g_h, g_w2, g_b2, g_w3 = sums
-        active = grad.nonzero().squeeze(1)
-        room, back = _Room(of_q, of_d, h, w2, b2), _Room(of_q, of_d, h, w2, b2)
-        width = h.shape[1]
-        for block, q, d in _blocks(query.index_select(0, active), document.index_select(0, active)):
-            rows_q, rows_d, product, hidden1, hidden2 = room.layers(q, d)
-            n, g = len(q), grad.index_select(0, active[block]).to(h.dtype)
-            g_w3 += (hidden2.T @ g).float()
-            g2 = torch.mul(g.unsqueeze(1), w3, out=back.hidden2[:n])
-            torch.ops.aten.threshold_backward.grad_input(g2, hidden2, 0, grad_input=g2)
-            g_b2 += g2.sum(0).float()
-            g_w2 += (g2.T @ hidden1).float()
-            g1 = torch.mm(g2, w2, out=back.hidden1[:n])
-            torch.ops.aten.threshold_backward.grad_input(g1, hidden1, 0, grad_input=g1)
-            g_h += (g1.T @ product).float()
-            g_product = torch.mm(g1, h, out=back.product[:n])
-            to_q, to_d = back.rows_q[:n], back.rows_d[:n]
-            torch.mul(g_product, rows_d[:, :width], out=to_q[:, :width])
-            torch.mul(g_product, rows_q[:, :width], out=to_d[:, :width])
-            to_q[:, width:] = g1
-            to_d[:, width:] = g1
-            g_q.index_add_(0, q, to_q.float())
-            g_d.index_add_(0, d, to_d.float())
-        return *sums, grad.sum(), None, None
+        of_q, of_d, h, w2, w3, query, document, hidden1, hidden2 = ctx.saved_tensors
+        rows_q, rows_d, weight3 = _arrays(of_q, of_d, w3)
+        of_pairs, active = (query, document, grad, hidden1, hidden2), grad.nonzero().squeeze(1)
+        everywhere = len(active) == len(grad)
+
+        def share(first: int, end: int) -> list[Tensor]:
+            sums = [torch.zeros_like(one) for one in (of_q, of_d, h, w2, w3, w3)]
+            to_q, to_d, to_h, to_w2, to_b2, to_w3 = sums
+            size = min(BLOCK, end - first)
+            room = [of_q.new_empty(size, width) for width in (h.shape[1], len(w2), len(h), h.shape[1])]
+            for block in _blocks(first, end):
+                taken = [one[block] if everywhere else one.index_select(0, active[block]) for one in of_pairs]
+                q, d, g, one, two = _arrays(*taken)
+                product, g2, g1, g_product = (rows[: len(g)] for rows in room)
+                pair_kernels.products(rows_q, rows_d, q, d, product.numpy())
+                pair_kernels.back_relu_dot(two, g, weight3, g2.numpy(), to_b2.numpy(), to_w3.numpy())
+                to_w2.addmm_(g2.T, taken[3])
+                pair_kernels.back_relu(one, torch.mm(g2, w2, out=g1).numpy())
+                to_h.addmm_(g1.T, product)
+                torch.mm(g1, h, out=g_product)
+                pair_kernels.back_products(g_product.numpy(), g1.numpy(), rows_q, rows_d, q, d, *_arrays(to_q, to_d))
+            return sums
+
+        parts = in_shares(share, len(active), LEAST)
+        return *[sum(rest, start) for start, *rest in zip(*parts, strict=True)], grad.sum(), None, None
 
 
-class _Room:
-    """Memory for the layers of one block, used again for each."""
-
-    def __init__(self, of_q: Tensor, of_d: Tensor, h: Tensor, w2: Tensor, b2: Tensor) -> None:
-        self.of_q, self.of_d, self.h, self.w2, self.b2 = of_q, of_d, h, w2, b2
-        size = BLOCK.get(of_q.device.type, BLOCK_ELSEWHERE)
-        self.rows_q, self.rows_d = of_q.new_empty(size, of_q.shape[1]), of_q.new_empty(size, of_q.shape[1])
-        self.product = of_q.new_empty(size, h.shape[1])
-        self.hidden1, self.hidden2 = of_q.new_empty(size, h.shape[0]), of_q.new_empty(size, w2.shape[0])
-
-    def layers(self, q: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """[x_q, a_q], [x_d, a_d], x_q o x_d and the two hidden layers of the pairs (q, d)."""
-        n, width = len(q), self.h.shape[1]
-        rows_q = torch.index_select(self.of_q, 0, q, out=self.rows_q[:n])
-        rows_d = torch.index_select(self.of_d, 0, d, out=self.rows_d[:n])
-        product = torch.mul(rows_q[:, :width], rows_d[:, :width], out=self.product[:n])
-        hidden1 = torch.add(rows_q[:, width:], rows_d[:, width:], out=self.hidden1[:n])
-        hidden1.addmm_(product, self.h.T).relu_()
-        hidden2 = torch.addmm(self.b2, hidden1, self.w2.T, out=self.hidden2[:n]).relu_()
-        return rows_q, rows_d, product, hidden1, hidden2
+def _arrays(*tensors: Tensor) -> list[np.ndarray]:
+    """The same memory as arrays."""
+    return [one.detach().contiguous().numpy() for one in tensors]
 
 
-def _blocks(query: Tensor, document: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    size = BLOCK.get(query.device.type, BLOCK_ELSEWHERE)
-    blocks = (slice(start, start + size) for start in range(0, len(query), size))
-    return ((block, query[block], document[block]) for block in blocks)
+def _blocks(first: int, end: int) -> list[slice]:
+    return [slice(start, min(start + BLOCK, end)) for start in range(first, end, BLOCK)]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numba
 import pytest
+import torch
 
 from tests.small_folder import write_small_folder
 
@@ -24,3 +25,11 @@ def one_thread() -> Iterator[None]:
     numba.set_num_threads(1)
     yield
     numba.set_num_threads(threads)
+
+
+@pytest.fixture
+def torch_threads() -> Iterator[None]:
+    """A test may change the number of torch's threads."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight pairs a block: with some of SIZES one block, a full one, several and a partial one at the end."""
-    monkeypatch.setattr(pair_logits, "BLOCK", {"cpu": 8})
+    monkeypatch.setattr(pair_logits, "BLOCK", 8)
 
 
 def network_of(seed: int = 0) -> TranslationNetwork:
@@ -89,8 +89,35 @@ def test_gradients_equal_plain_autograd(sizes: tuple[int, int, int], zeros: floa
     wanted = [*inputs[:2], *behind(network)]
     expected = torch.autograd.grad(all_plain(network, *inputs), wanted, grad)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pair_logits, "BLOCK", {"cpu": 8})
+        patch.setattr(pair_logits, "BLOCK", 8)
         assert_same_gradients(torch.autograd.grad(network(*inputs), wanted, grad), expected)
+
+
+def test_the_operations_of_a_gpu_give_the_values_and_gradients_of_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, inputs = network_of(), inputs_of(5, 30, 150)
+    weights = torch.randn(150, generator=torch.Generator().manual_seed(1)) * (torch.arange(150) % 3 > 0)
+    found = []
+    for logits in (pair_logits.pair_logits, pair_logits.plain_logits):
+        monkeypatch.setattr(translation_network, "pair_logits", logits)
+        values = network(*inputs)
+        found.append((values, torch.autograd.grad((values * weights).sum(), [*inputs[:2], *behind(network)])))
+    torch.testing.assert_close(found[0][0], found[1][0])
+    assert_same_gradients(found[0][1], found[1][1])
+
+
+@pytest.mark.usefixtures("torch_threads")
+def test_several_threads_compute_what_one_does(small_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pair_logits, "LEAST", 16)
+    network, inputs = network_of(), inputs_of(5, 30, 150)
+    found = []
+    for threads in (1, 3, 3):
+        torch.set_num_threads(threads)
+        values = network(*inputs)
+        found.append((values, torch.autograd.grad(values.sum(), [*inputs[:2], *behind(network)])))
+    torch.testing.assert_close(found[0][0], found[1][0])
+    assert_same_gradients(found[0][1], found[1][1])
+    for one, other in zip(found[1][1], found[2][1], strict=True):
+        assert torch.equal(one, other)  # with the same number of threads to the last bit
 
 
 def test_where_no_pair_has_a_gradient_nothing_is_added(small_blocks: None) -> None:
@@ -113,7 +140,7 @@ def test_the_size_of_the_blocks_changes_next_to_nothing(monkeypatch: pytest.Monk
     network, inputs = network_of(), inputs_of(5, 30, 150)
     whole = network(*inputs)
     for size in (1, 7, 150, 151):
-        monkeypatch.setattr(pair_logits, "BLOCK", {"cpu": size})
+        monkeypatch.setattr(pair_logits, "BLOCK", size)
         torch.testing.assert_close(network(*inputs), whole, rtol=1e-6, atol=1e-6)
 
 

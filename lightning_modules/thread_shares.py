@@ -1,0 +1,56 @@
+"""A range of work in equal shares, one for each of torch's threads, without a barrier before the end.
+
+torch divides every single operation among its threads and waits for the slowest. For many small operations in a row
+that costs more than it gains, the more so where other processes use the cores. Here each thread does its share of all
+of them: in these threads torch itself uses one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+def in_shares(work: Callable[[int, int], T], total: int, least: int) -> list[T]:
+    """[work(0, a), work(a, b), ..., work(z, total)]: at least one share, none of less than `least` beside others.
+
+    Gradients are off, and inference mode is as with the caller. The borders depend on `total` and the number of torch's
+    threads alone, and so does what is computed.
+    """
+    threads = max(1, min(torch.get_num_threads(), total // least))
+    inference = torch.is_inference_mode_enabled()
+
+    def share(first: int, end: int) -> T:
+        with torch.inference_mode(inference), torch.no_grad():
+            return work(first, end)
+
+    if threads == 1:
+        return [share(0, total)]
+    borders = [total * i // threads for i in range(threads + 1)]
+    return list(_pool(torch.get_num_threads()).map(share, borders, borders[1:]))
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    met = threading.Barrier(threads)  # no thread takes the place of another one
+
+    def start(_: int) -> None:
+        torch.get_num_threads()  # the first call in a thread overwrites what was set before
+        torch.set_num_threads(1)
+        met.wait()
+
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="share")
+    list(pool.map(start, range(threads)))
+    torch.set_num_threads(threads)  # the number is the thread's own, but new threads begin with the last one set
+    return pool
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of the threads
