@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
 DATA   ?= pydocs_passage
-DEMO   := bm25_lemm bm25_lemm_word bm25_lemm_bwps model1_embed model1_word model1_bwps nn_model1 nn_model1_cosine
+DEMO   := bm25_lemm,bm25_lemm_word,bm25_lemm_bwps,model1_embed,model1_word,model1_bwps,nn_model1,nn_model1_cosine
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all lint install install-dev clean-outputs
@@ -12,7 +12,7 @@ help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 demo: install  ## set up, train and evaluate all context-free rows on the embedded data, print the results table
-	@for model in $(DEMO); do $(BIN)/python train.py --model $$model --data $(DATA) || exit $$?; done
+	@$(BIN)/python train.py --models $(DEMO) --data $(DATA)
 	@$(BIN)/python evaluate.py --data $(DATA)
 
 test: install-dev lint  ## set up, lint, type check, all tests but the slow ones

@@ -1,7 +1,8 @@
-"""Train, tune and export one ranker.
+"""Train, tune and export one ranker, or several.
 
     python train.py --model NAME [--data NAME] [--seed N] [--output_dir DIR] [--trainer.devices 4 ...]
     python train.py --model nn_model1 --seeds 5                        # seeds 1 to 5; those that are there are kept
+    python train.py --models bm25_lemm,model1_word                     # one after the other
     python train.py --model bm25_lemm                                  # tunes k1 and b on `development`
     python train.py --model bm25_lemm_word --data folder --data.path DIR
     python train.py --data NAME --data.stats                           # what is in the data; trains nothing
@@ -29,6 +30,9 @@ def train(argv: Sequence[str]) -> dict[str, float]:
     """Trains the ranker that `argv` asks for; what was measured on `development`."""
     from experiment.named_configs import names, resolve, take_option
 
+    models, argv = take_option(argv, "models")
+    if models is not None:
+        return train_models(models.split(","), argv)
     seeds, argv = take_option(argv, "seeds")
     if seeds is not None:
         return train_seeds(seeds, argv)
@@ -54,6 +58,18 @@ def train(argv: Sequence[str]) -> dict[str, float]:
     if metrics and (row := MAKES.get(resolved.model.name)):  # the same network as a table: no second training
         train(["--model", row, "--data", resolved.data_name, "--config", cli.shared_config()])
     return metrics
+
+
+def train_models(models: Sequence[str], argv: Sequence[str]) -> dict[str, float]:
+    """Trains the rankers in this order, all with the same settings; "NAME/measure" of what was measured."""
+    from experiment.named_configs import load, take_option
+
+    if take_option(argv, "model")[0] is not None:
+        raise UserError("give --model NAME or --models a,b,c, not both")
+    for name in models:
+        load(name, "model", {"model", "trainer"})  # a mistyped name is answered before anything is trained
+    measured = {name: train(["--model", name, *argv]) for name in models}
+    return {f"{name}/{key}": value for name, values in measured.items() for key, value in values.items()}
 
 
 def train_seeds(seeds: str, argv: Sequence[str]) -> dict[str, float]:

@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> None:
         table = TranslationTable(saved.table.rows.select(keep), saved.table.probabilities[keep])
         scores = [
             per_query_token(
-                model1_scores(table, *batch, 0.0, floor=saved.meta["scored_with"]["floor"]),
+                model1_scores(table, *batch[:3], 0.0, floor=saved.meta["scored_with"]["floor"]),
                 batch.queries, batch.candidates,
             )
             for batch in batches

@@ -19,10 +19,11 @@ from datamodules.cached_step import fingerprint
 from datamodules.epoch_loader import EpochLoader
 from datamodules.preparation import Preparation, PreparationSettings, TextSource
 from datamodules.query_sets import DEVELOPMENT, SPLIT_SEED, TEST, TRAIN_FUSION, TRAIN_MODELING, QuerySet, SplitSizes
+from datamodules.sampled_sets import SAMPLES, TEST_CPU, SampledSet
 from datamodules.sources import IrDatasetsSource, Source, existing_folder, folder_source, official_source
 from datamodules.text_sources import FileTexts, PyDocsTexts
 from datamodules.training_pairs import TrainingPairs
-from lexical.batches import Loader, Needs, RankingBatch, TuningBatch, ValidationBatch
+from lexical.batches import Loader, Needs, QuerySample, RankingBatch, TuningBatch, ValidationBatch
 from lexical.bm25 import normalised_bm25
 from lexical.ragged import Ragged, ragged
 from lexical.ranking import RankedTask
@@ -30,7 +31,6 @@ from packaged_encoder import PACKAGED
 from user_error import UserError, require
 
 QUERIES_PER_RANKING_BATCH = 256
-VALIDATION_QUERIES, VALIDATION_DEPTH = 500, 100  # what a training is watched on: a fixed sample of development
 T = TypeVar("T")
 
 
@@ -136,7 +136,8 @@ class RetrievalData(L.LightningDataModule):
         assert options is not None
         queries, relevant = prepared.query_tokens(TRAIN_MODELING, field), self.query_set(TRAIN_MODELING).relevant
         forward = prepared.field(field).forward
-        pairs = TrainingPairs(forward, queries, relevant, prepared.negatives(), options, self._share)
+        sequences = prepared.field(field).sequences
+        pairs = TrainingPairs(forward, queries, relevant, prepared.negatives(), options, self._share, sequences)
         trainer = self.trainer
 
         def position() -> tuple[int, int]:
@@ -148,13 +149,15 @@ class RetrievalData(L.LightningDataModule):
 
     def validation_batch(self, field: str, share: tuple[int, int] = (0, 1)) -> ValidationBatch:
         """Development queries of this process: every query belongs to exactly one."""
-        task = self.prepared.ranked_task(DEVELOPMENT, VALIDATION_DEPTH)
-        drawn = np.random.default_rng(SPLIT_SEED).permutation(task.candidates.rows)[:VALIDATION_QUERIES]
+        sample = self.needs.sample if self.needs else QuerySample()
+        task = self.prepared.ranked_task(DEVELOPMENT, sample.depth)
+        drawn = np.random.default_rng(SPLIT_SEED).permutation(task.candidates.rows)[: sample.queries]
         numbers = np.sort(drawn)[share[0] :: share[1]]
         tokens = self.prepared.query_tokens(DEVELOPMENT, field)
         mine = np.isin(task.candidates.row_numbers(), numbers)
         queries, candidates = (ragged([rows.row(i) for i in numbers], np.int32) for rows in (tokens, task.candidates))
-        ranking = RankingBatch(self.prepared.field(field).forward, queries, candidates)
+        prepared = self.prepared.field(field)
+        ranking = RankingBatch(prepared.forward, queries, candidates, prepared.sequences)
         return ValidationBatch(ranking, numbers, task.relevant[mine], task.id_order)
 
     def _tuning_batch(self, field: str, task: RankedTask) -> TuningBatch:
@@ -177,23 +180,39 @@ class RetrievalData(L.LightningDataModule):
         """(pairs,) BM25 of the first-stage field divided by the sum of query idf values, over the same candidates."""
         batches = self._first_stage_batches(query_set, depth)[:most_batches]
         parameters = self.prepared.first_stage_parameters
-        return np.concatenate([normalised_bm25(*batch, parameters) for batch in batches] or [np.zeros(0, np.float32)])
+        return np.concatenate(
+            [normalised_bm25(*batch[:3], parameters) for batch in batches] or [np.zeros(0, np.float32)]
+        )
 
     @cache  # noqa: B019 - it lives as long as the program; timing a row must not time the opening of files
     def _first_stage_batches(self, query_set: str, depth: int) -> list[RankingBatch]:
         return self._ranking_batches(query_set, self.prepared.settings.first_stage_field, depth)
 
     def _ranking_batches(self, query_set: str, field: str, depth: int) -> list[RankingBatch]:
-        tokens = self.prepared.query_tokens(query_set, field)
-        candidates = self.prepared.candidates(query_set).candidates.head(depth)
-        index = self.prepared.field(field).forward
+        tokens, candidates = self._query_tokens(query_set, field), self.ranked_task(query_set, depth).candidates
+        prepared = self.prepared.field(field)
         starts = range(0, candidates.rows, QUERIES_PER_RANKING_BATCH)
         ends = [min(start + QUERIES_PER_RANKING_BATCH, candidates.rows) for start in starts]
         pairs = zip(starts, ends, strict=True)
-        return [RankingBatch(index, _rows(tokens, s, e), _rows(candidates, s, e)) for s, e in pairs]
+        return [
+            RankingBatch(prepared.forward, _rows(tokens, s, e), _rows(candidates, s, e), prepared.sequences)
+            for s, e in pairs
+        ]
 
     def ranked_task(self, query_set: str, depth: int) -> RankedTask:
-        return self.prepared.ranked_task(query_set, depth)
+        if query_set not in SAMPLES:
+            return self.prepared.ranked_task(query_set, depth)
+        sample = SAMPLES[query_set]
+        return self._sampled(query_set).task(self.prepared.ranked_task(sample.of, min(depth, sample.depth)))
+
+    def _query_tokens(self, query_set: str, field: str) -> Ragged:
+        if query_set not in SAMPLES:
+            return self.prepared.query_tokens(query_set, field)
+        return self._sampled(query_set).of_whole(self.prepared.query_tokens(SAMPLES[query_set].of, field))
+
+    @cache  # noqa: B019 - it lives as long as the program
+    def _sampled(self, name: str) -> SampledSet:
+        return SampledSet(self.prepared.query_sets[SAMPLES[name].of], name)
 
     def fingerprint(self) -> str:
         """Equal for two runs that rank the same candidates of the same data."""
@@ -204,18 +223,21 @@ class RetrievalData(L.LightningDataModule):
 
     def depth(self, query_set: str) -> int:
         """Candidates of a query at the most: as asked for, or the longest list of an external run."""
+        if query_set in SAMPLES:
+            return min(SAMPLES[query_set].depth, self.depth(SAMPLES[query_set].of))
         settings = self.prepared.settings
         if settings.candidates is None:
             return settings.depth
         return int(self.prepared.candidates(query_set).candidates.lengths().max())
 
     def query_set(self, name: str) -> QuerySet:
-        return self.prepared.query_sets[name]
+        return self._sampled(name) if name in SAMPLES else self.prepared.query_sets[name]
 
-    def evaluation_sets(self) -> list[str]:
-        """test and the further judged sets."""
+    def evaluation_sets(self, sampled: bool = False) -> list[str]:
+        """test, the further judged sets and the sample of test; `sampled`: that sample alone."""
         others = (TRAIN_MODELING, TRAIN_FUSION, DEVELOPMENT, TEST)
-        return [TEST, *(name for name in self.prepared.query_sets if name not in others)]
+        whole = [] if sampled else [TEST, *(name for name in self.prepared.query_sets if name not in others)]
+        return [*whole, TEST_CPU]
 
 
 class PyDocs(RetrievalData):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from datamodules.query_sets import SPLIT_SEED
 from lexical.batches import PairOptions, RankingBatch
 from lexical.forward_index import ForwardIndex
 from lexical.ragged import Ragged, offsets_of
@@ -26,9 +27,10 @@ class TrainingPairs:
         negatives: np.ndarray,
         options: PairOptions,
         share: tuple[int, int] = (0, 1),
+        sequences: Ragged | None = None,
     ) -> None:
         self.forward, self.queries, self.relevant, self.negatives = forward, queries, relevant, negatives
-        self.options, self.share = options, share
+        self.options, self.share, self.sequences = options, share, sequences
         self._order_of: tuple[int, np.ndarray] | None = None  # of the epoch that was asked for last
         usable = (relevant.lengths() > 0) & (negatives >= 0).any(axis=1)
         self.usable = np.flatnonzero(usable)
@@ -36,6 +38,8 @@ class TrainingPairs:
             say(f"{left_out:,} training queries have no relevant or no other candidate document: they are left out")
         if not len(self.usable):
             raise UserError("no training query has a relevant document and another candidate: nothing can be learned")
+        if options.queries is not None:
+            self.usable = np.sort(np.random.default_rng(SPLIT_SEED).permutation(self.usable)[: options.queries])
 
     @property
     def pairs_per_step(self) -> int:
@@ -56,7 +60,7 @@ class TrainingPairs:
         offsets = offsets_of(np.array([len(row) for row in rows], np.int64))
         tokens = np.concatenate(rows) if rows else np.zeros(0, np.int32)
         pairs = Ragged(np.arange(len(chosen) + 1, dtype=np.int64) * 2, np.array(documents, np.int64))
-        return RankingBatch(self.forward, Ragged(offsets, tokens), pairs)
+        return RankingBatch(self.forward, Ragged(offsets, tokens), pairs, self.sequences)
 
     def draw(self, epoch: int, query: int) -> tuple[int, int]:
         """(relevant, non-relevant) document of the query in this epoch."""

@@ -85,7 +85,7 @@ def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: 
     weights = _fusion_weights(folder) if model.fused else None
     results: list[Result] = []
     files: list[Path] = []
-    for query_set in data.evaluation_sets():
+    for query_set in data.evaluation_sets(model.sampled):
         say(f"{name}: {query_set}")
         ranked = rerank(trainer, model, data, query_set, weights)
         speed = milliseconds_per_1k(model, data, query_set, device)

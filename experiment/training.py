@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 import torch.distributed as dist
 import yaml
 from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
@@ -17,6 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from datamodules.query_sets import DEVELOPMENT, TRAIN_FUSION
 from datamodules.retrieval_data import RetrievalData
+from datamodules.sampled_sets import DEVELOPMENT_CPU
 from experiment.command_line import NamedConfigCLI
 from experiment.folders import RunFolder, read_json, write_json, write_text
 from experiment.loading import load_ranker
@@ -57,6 +59,9 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
         say(f"{name} draws nothing at random: --seed {config['seed']} is ignored, results go to seed-1")
         config["seed"] = seed
     model.seed = seed
+    model.choose_profile(_has_gpu(config["trainer"]["accelerator"]))
+    if "profile" in config["model"]:
+        config["model"]["profile"] = getattr(model, "profile")  # noqa: B009 - what is saved is what ran
     processes = _processes(config["trainer"])
     model.share_work(processes)
     _settle_trainer(config, model, name)
@@ -109,7 +114,8 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
         model.use_best_weights()
     ranks = ranking_trainer(model, config["trainer"]["accelerator"])
     fusion = learn_fusion(ranks, model, name, data, TRAIN_FUSION) if model.fused else None
-    ranked = rerank(ranks, model, data, DEVELOPMENT, fusion["weights"] if fusion else None)
+    watched = DEVELOPMENT_CPU if model.sampled else DEVELOPMENT
+    ranked = rerank(ranks, model, data, watched, fusion["weights"] if fusion else None)
     metrics = {"development/mrr": mean_reciprocal_rank(ranked.task, ranked.row)}
     if model.fused:
         metrics["development/mrr_alone"] = mean_reciprocal_rank(ranked.task, ranked.alone)
@@ -176,6 +182,10 @@ def _fit(trainer: L.Trainer, model: Ranker, data: L.LightningDataModule, checkpo
         dist.destroy_process_group()  # what follows is done by rank zero alone; a collective would wait for ever
 
 
+def _has_gpu(accelerator: str) -> bool:
+    return accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+
+
 def _processes(trainer: dict[str, Any]) -> int:
     """Processes that the trainer will have; those that torchrun has started must be as many."""
     if trainer["devices"] == "auto":
@@ -226,7 +236,7 @@ def _report(
     name: str, metrics: dict[str, float], model: Ranker, fusion: dict[str, Any] | None, folder: RunFolder
 ) -> None:
     found = [f"{key} {value:g}" for key, value in model.findings().items() if "/" not in key]
-    parameters = ", ".join([f"field {model.field}", *found])
+    parameters = ", ".join([f"field {model.field}", *(["development_cpu"] if model.sampled else []), *found])
     alone = f", alone {metrics['development/mrr_alone']:.4f}" if "development/mrr_alone" in metrics else ""
     weights = ""
     if fusion:

@@ -22,6 +22,14 @@ class PairOptions(NamedTuple):
     at_once: int  # pairs of a batch
     parts: int  # batches of an optimiser step that one process computes one after the other
     collate: Callable[[RankingBatch], Any]  # makes of a batch what the ranker computes with; runs in a thread, ahead
+    queries: int | None = None  # training queries of an epoch, a fixed sample; all when None
+
+
+class QuerySample(NamedTuple):
+    """The development queries that a training is watched on."""
+
+    queries: int = 500
+    depth: int = 100  # candidates of each
 
 
 class Needs(NamedTuple):
@@ -40,6 +48,7 @@ class Needs(NamedTuple):
     depth: int = 1000  # candidates of a development query
     bitext: BitextOptions = DEFAULT_OPTIONS
     pairs: PairOptions | None = None
+    sample: QuerySample = QuerySample()
 
 
 class RankingBatch(NamedTuple):
@@ -48,6 +57,7 @@ class RankingBatch(NamedTuple):
     forward: ForwardIndex  # of the ranker's field; memory-mapped, shared by all batches
     queries: Ragged  # token ids of the field, -1 for unknown words
     candidates: Ragged  # document rows
+    sequences: Ragged | None = None  # the documents' tokens in the order of the text; for rankers that read them
 
 
 class TuningBatch(NamedTuple):

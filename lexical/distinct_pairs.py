@@ -37,7 +37,7 @@ class DistinctPairs(NamedTuple):
 
 def distinct_pairs(batch: RankingBatch) -> DistinctPairs:
     """The pairs of all queries of the batch with the tokens of their candidates."""
-    forward, queries, candidates = batch
+    forward, queries, candidates = batch[:3]
     documents = np.asarray(candidates.values, np.int64)
     arrays = _distinct_pairs(
         queries.offsets, np.asarray(queries.values), candidates.offsets, documents,

@@ -65,4 +65,4 @@ class BM25(LexicalRanker):
             self.record(step, values)
 
     def score(self, batch: RankingBatch) -> np.ndarray:
-        return normalised_bm25(*batch, self.parameters_found)
+        return normalised_bm25(*batch[:3], self.parameters_found)

@@ -41,6 +41,7 @@ class NeuralRanker(Ranker):
         checkpoint_steps: save last.ckpt every so many optimiser steps instead of every 5 minutes.
     """
 
+    digest: Tensor
     random = True
     monitor = "val/mrr"
 
@@ -136,6 +137,19 @@ class NeuralRanker(Ranker):
         rate = LambdaLR(optimizer, lambda step: rate_factor(step, total, per_epoch, self.warmup, self.epoch_decay))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 
+    # --- tokens
+
+    def remember_vocabulary(self, vocabulary: list[str]) -> None:
+        """The checkpoint holds a digest of the tokens that the network is made for."""
+        self.register_buffer("digest", _digest(vocabulary))
+
+    def check_vocabulary(self, vocabulary: list[str]) -> None:
+        if not torch.equal(self.digest.cpu(), _digest(vocabulary)):
+            raise UserError(
+                f"the network was trained for other tokens than the field {self.field} has: "
+                "give the same --data settings, or train this ranker again"
+            )
+
     # --- weights
 
     def use_best_weights(self) -> None:
@@ -184,3 +198,8 @@ def rate_factor(step: int, total: int, per_epoch: int, warmup: float, epoch_deca
     """What the base rate is multiplied with at an optimiser step: linear warm-up times decay per finished epoch."""
     rising = min(1.0, step / max(1.0, warmup * total)) if warmup else 1.0
     return rising * epoch_decay ** (step // per_epoch)
+
+
+def _digest(vocabulary: list[str]) -> Tensor:
+    """SHA-256 of the vocabulary."""
+    return torch.tensor(list(hashlib.sha256("\n".join(vocabulary).encode()).digest()), dtype=torch.uint8)

@@ -10,7 +10,6 @@ the CPU scorer of the exported table does the rest.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,7 +57,6 @@ class NNModel1(NeuralRanker):
         checkpoint_steps: save last.ckpt every so many optimiser steps instead of every 5 minutes.
     """
 
-    digest: Tensor
     embed_q: nn.Embedding
     embed_d: nn.Embedding
     network: TranslationNetwork | CosineTranslation
@@ -108,7 +106,7 @@ class NNModel1(NeuralRanker):
             self.embed_q = nn.Embedding(len(vocabulary), self.embedding)
             self.embed_d = nn.Embedding(len(vocabulary), self.embedding)
             self.network = self.new_network()
-        self.register_buffer("digest", _digest(vocabulary))
+        self.remember_vocabulary(vocabulary)
 
     def new_network(self) -> TranslationNetwork | CosineTranslation:
         """T(q|d) of embedded tokens, not trained yet."""
@@ -139,13 +137,6 @@ class NNModel1(NeuralRanker):
             self.embed_d.weight.copy_(self.embed_q.weight)
             if isinstance(self.network, TranslationNetwork):
                 start_as_similarity(self.network, self.start)
-
-    def check_vocabulary(self, vocabulary: list[str]) -> None:
-        if not torch.equal(self.digest.cpu(), _digest(vocabulary)):
-            raise UserError(
-                f"the network was trained for other tokens than the field {self.field} has: "
-                "give the same --data settings, or train this ranker again"
-            )
 
     # --- training
 
@@ -214,7 +205,7 @@ class NNModel1(NeuralRanker):
             yield translation
 
     def score(self, batch: RankingBatch) -> np.ndarray:
-        forward, queries, candidates = batch
+        forward, queries, candidates = batch[:3]
         query_tokens = np.unique(queries.values[queries.values >= 0]).astype(np.int64)
         document_tokens = tokens_of(forward, candidates.values)
         lengths = np.zeros(forward.vocabulary_size, np.int64)
@@ -235,8 +226,3 @@ class NNModel1Cosine(NNModel1):
 
     def new_network(self) -> TranslationNetwork | CosineTranslation:
         return CosineTranslation(self.embedding, self.projection, self.dropout)
-
-
-def _digest(vocabulary: list[str]) -> Tensor:
-    """SHA-256 of the vocabulary, kept in the checkpoint."""
-    return torch.tensor(list(hashlib.sha256("\n".join(vocabulary).encode()).digest()), dtype=torch.uint8)

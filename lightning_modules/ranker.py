@@ -25,6 +25,7 @@ class Ranker(L.LightningModule):
     random = False  # nothing is drawn: seeds are ignored, results live in seed-1
     seed = 1  # of everything that is drawn; set before anything is built
     made_from: str | None = None  # the ranker whose trained weights this one is made of
+    sampled = False  # too slow for whole query sets: it is measured on the samples development_cpu and test_cpu
 
     def __init__(self, field: str, fused: bool, rerank_depth: int) -> None:
         super().__init__()
@@ -34,6 +35,9 @@ class Ranker(L.LightningModule):
     def needs(self) -> Needs:
         """What the data must have ready for the training of this ranker."""
         raise NotImplementedError(f"{type(self).__name__} must define needs()")
+
+    def choose_profile(self, gpu: bool) -> None:
+        """Says whether there is a GPU; called before anything else is asked."""
 
     def share_work(self, processes: int) -> None:
         """Says how many processes train together; called before `trainer_settings` and `needs`."""

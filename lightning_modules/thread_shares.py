@@ -8,6 +8,7 @@ of them: in these threads torch itself uses one.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from typing import TypeVar
 import torch
 
 T = TypeVar("T")
+SWITCH = 2e-4  # seconds: a share needs Python's lock for microseconds at a time, others may keep it for 5 ms
 
 
 def in_shares(work: Callable[[int, int], T], total: int, least: int) -> list[T]:
@@ -47,6 +49,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
         torch.set_num_threads(1)
         met.wait()
 
+    sys.setswitchinterval(SWITCH)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="share")
     list(pool.map(start, range(threads)))
     torch.set_num_threads(threads)  # the number is the thread's own, but new threads begin with the last one set

@@ -134,7 +134,7 @@ class TranslationRanker(LexicalRanker):
             raise ValueError("there is no table yet: train this ranker first")
         if self._background is None or self._background[0] is not batch.forward:
             self._background = (batch.forward, collection_probability(batch.forward))
-        scores = model1_scores(self.chosen.table, *batch, float(self.smoothing), self._background[1], self.floor)
+        scores = model1_scores(self.chosen.table, *batch[:3], float(self.smoothing), self._background[1], self.floor)
         return per_query_token(scores, batch.queries, batch.candidates)
 
     def source(self) -> dict[str, Any]:

@@ -1,0 +1,229 @@
+"""BERT rankers on short and long documents: vanilla, CEDR and BERT-Model1 (sections "Embeddings, BERT and CEDR" and
+"Experiments" of the paper).
+
+An encoder reads [CLS] q [SEP] d_i [SEP] for each chunk d_i of a document (`chunks`, `chunk_encoder`), and a head makes
+a score of the contextual vectors (`heads/`, one a file).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lexical.batches import Needs, PairOptions, QuerySample, RankingBatch
+from lexical.ragged import ragged
+from lightning_modules.chunk_encoder import ChunkEncoder, new_transformer, pretrained_transformer, specials_of
+from lightning_modules.chunks import ChunkLimits, EncoderInputs, Group, Specials, encoder_inputs
+from lightning_modules.heads.drmm import DRMMHead
+from lightning_modules.heads.knrm import KNRMHead
+from lightning_modules.heads.model1 import Model1Head
+from lightning_modules.heads.pacrr import PACRRHead
+from lightning_modules.heads.vanilla import VanillaHead
+from lightning_modules.neural_ranker import NeuralRanker
+from packaged_encoder import PACKAGED
+from terminal import say, track
+from user_error import UserError, require
+
+POSITIONS_AT_ONCE = {"cpu": 4096}  # padded positions that the encoder is given at once
+POSITIONS_ELSEWHERE = 1 << 16
+PIECES_SCORED = 1 << 15  # document pieces that are scored together: their vectors of all layers are in memory
+
+HeadName = Literal["vanilla", "knrm", "drmm", "pacrr", "model1"]
+CPU_TRAINING, CPU_VALIDATION = 500, QuerySample(queries=50, depth=20)  # what a CPU can do in a few minutes
+
+
+class BertRanker(NeuralRanker):
+    """A Transformer encoder with a ranking head.
+
+    Args:
+        head: vanilla, knrm, drmm, pacrr or model1.
+        chunks: chunks of a document that are read at the most: 1 for the short rows, 3 for the full ones.
+        backbone: "packaged" (the encoder of the requirements), a Hugging Face name, or a folder.
+        positions: of a chunk, query and special tokens included.
+        query_pieces: pieces of a query that are read.
+        projection: width of x_q and x_d of the Model 1 layer.
+        hidden: widths of its F1 and F2.
+        dropout: share of its token features that is dropped in training.
+        gradient_checkpointing: compute the encoder's layers again in the backward pass instead of keeping them.
+        profile: "full", "cpu" (samples of the queries, for machines without a GPU) or "auto": cpu where there is none.
+        train_queries: training queries of an epoch, a fixed sample; all when not given.
+        fused: the row of the results table is this ranker fused with the first stage.
+        rerank_depth: candidates of a query that are re-ranked.
+        batch_size: pairs of an optimiser step, over all processes.
+        pairs_at_once: pairs that a process computes at once; the rest is accumulated. All when not given.
+        learning_rate: of the encoder.
+        head_learning_rate: of the head.
+        weight_decay: of AdamW.
+        warmup: share of the optimiser steps in which the rates grow linearly from zero.
+        margin: of the loss.
+        checkpoint_steps: save last.ckpt every so many optimiser steps instead of every 5 minutes.
+    """
+
+    encoder: ChunkEncoder
+    head: nn.Module
+    specials: Specials
+
+    def __init__(
+        self,
+        head: HeadName = "vanilla",
+        chunks: int = 1,
+        backbone: str = PACKAGED,
+        positions: int = 512,
+        query_pieces: int = 32,
+        projection: int = 128,
+        hidden: list[int] = [128, 64],  # noqa: B006 - jsonargparse shows it; never changed
+        dropout: float = 0.1,
+        gradient_checkpointing: bool = False,
+        profile: Literal["auto", "cpu", "full"] = "auto",
+        train_queries: int | None = None,
+        fused: bool = False,
+        rerank_depth: int = 100,
+        batch_size: int = 16,
+        pairs_at_once: int | None = None,
+        learning_rate: float = 2e-5,
+        head_learning_rate: float = 2e-4,
+        weight_decay: float = 1e-7,
+        warmup: float = 0.1,
+        margin: float = 1.0,
+        checkpoint_steps: int | None = None,
+    ) -> None:
+        super().__init__(
+            "bwps", fused, rerank_depth, batch_size, pairs_at_once, learning_rate, weight_decay, warmup, 1.0, margin,
+            None, checkpoint_steps,
+        )  # fmt: skip
+        require(chunks >= 1, "--model.chunks", chunks, "1 or more")
+        require(query_pieces >= 1, "--model.query_pieces", query_pieces, "1 or more")
+        require(positions >= query_pieces + 4, "--model.positions", positions, "more than the query and 3 specials")
+        require(train_queries is None or train_queries >= 1, "--model.train_queries", train_queries, "1 or more")
+        require(head_learning_rate > 0, "--model.head_learning_rate", head_learning_rate, "more than 0")
+        require(projection >= 1, "--model.projection", projection, "1 or more")
+        require(len(hidden) == 2 and min(hidden) >= 1, "--model.hidden", hidden, "two widths, such as [128, 64]")
+        require(0 <= dropout < 1, "--model.dropout", dropout, "from 0 to less than 1")
+        self.limits = ChunkLimits(positions, query_pieces, chunks)
+        self.head_name, self.backbone, self.gradient_checkpointing = head, backbone, gradient_checkpointing
+        self.projection, self.hidden, self.dropout = projection, (hidden[0], hidden[1]), dropout
+        self.profile, self.sampled = str(profile), profile == "cpu"
+        self.train_queries, self.head_learning_rate = train_queries, head_learning_rate
+
+    # --- network
+
+    def use_vocabulary(self, vocabulary: list[str]) -> None:
+        self.specials = specials_of(vocabulary, self.backbone)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            self.encoder = ChunkEncoder(new_transformer(self.backbone), self.head_name in ("knrm", "drmm", "pacrr"))
+            self.head = self.new_head(self.encoder.width, self.encoder.layers)
+        config: Any = self.encoder.transformer.config
+        if config.vocab_size != len(vocabulary):
+            raise UserError(
+                f"--model.backbone {self.backbone} has {config.vocab_size:,} word pieces and the data "
+                f"{len(vocabulary):,}: give its tokenizer, --data.tokenizer {self.backbone}"
+            )
+        wanted = f"{config.max_position_embeddings} at the most, the positions of the backbone"
+        require(
+            self.limits.positions <= config.max_position_embeddings, "--model.positions", self.limits.positions, wanted
+        )
+        if self.gradient_checkpointing:
+            self.encoder.transformer.gradient_checkpointing_enable()  # type: ignore[operator]
+        self.remember_vocabulary(vocabulary)
+
+    def new_head(self, width: int, layers: int) -> nn.Module:
+        heads: dict[str, Callable[[], nn.Module]] = {
+            "vanilla": lambda: VanillaHead(width),
+            "knrm": lambda: KNRMHead(width, layers),
+            "drmm": lambda: DRMMHead(width, layers),
+            "pacrr": lambda: PACRRHead(width, layers, self.limits.query_pieces),
+            "model1": lambda: Model1Head(width, self.projection, self.hidden, self.dropout),
+        }
+        return heads[self.head_name]()
+
+    def start_weights(self, vocabulary: list[str]) -> None:  # noqa: ARG002
+        """The trained weights of the backbone; the head stays random."""
+        self.encoder.transformer.load_state_dict(pretrained_transformer(self.backbone).state_dict(), strict=True)
+
+    def forward(self, inputs: EncoderInputs) -> Tensor:
+        """(pairs,) float32 scores."""
+        return self.head(self.encoder(inputs))
+
+    # --- training
+
+    def choose_profile(self, gpu: bool) -> None:
+        """Settles "auto"."""
+        if self.profile == "auto":
+            self.profile = "full" if gpu else "cpu"
+        self.sampled = self.profile == "cpu"
+        if self.sampled:
+            self.train_queries = min(CPU_TRAINING, self.train_queries or CPU_TRAINING)
+            say(
+                f"profile cpu (there is no GPU, or it was asked for): {self.train_queries:,} training queries; "
+                "development and test are samples, development_cpu and test_cpu; --model.profile full for everything"
+            )
+
+    def needs(self) -> Needs:
+        options = PairOptions(self.seed, self.at_once, self.parts, self.collate, self.train_queries)
+        sample = CPU_VALIDATION if self.sampled else QuerySample()
+        return Needs((self.field,), "pairs", "sample", self.rerank_depth, pairs=options, sample=sample)
+
+    def collate(self, batch: RankingBatch) -> EncoderInputs:
+        """The sequences of all candidates of a batch, query after query."""
+        return self.inputs_of(batch, np.arange(len(batch.candidates.values)))
+
+    def inputs_of(self, batch: RankingBatch, pairs: np.ndarray) -> EncoderInputs:
+        """The sequences of some of the batch's (query, candidate) pairs."""
+        assert batch.sequences is not None
+        owners = batch.candidates.row_numbers()[pairs]
+        most = self.limits.chunk * self.limits.chunks
+        queries = ragged([batch.queries.row(i)[: self.limits.query_pieces] for i in owners], np.int64)
+        documents = ragged([batch.sequences.row(i)[:most] for i in batch.candidates.values[pairs]], np.int64)
+        at_once = POSITIONS_AT_ONCE.get(self.device.type, POSITIONS_ELSEWHERE)
+        return encoder_inputs(queries, documents, self.limits, self.specials, at_once)
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:  # noqa: ARG002
+        """Training batches become tensors; batches that are scored stay where they are, memory-mapped."""
+        return _on_device(batch, device) if isinstance(batch, EncoderInputs) else batch
+
+    def pair_scores(self, batch: Any) -> Tensor:
+        return self(batch).view(-1, 2)
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        groups = [
+            {"params": list(self.encoder.parameters()), "lr": self.learning_rate, "name": "encoder"},
+            {"params": list(self.head.parameters()), "lr": self.head_learning_rate, "name": "head"},
+        ]
+        return torch.optim.AdamW(groups, weight_decay=self.weight_decay)
+
+    # --- scoring
+
+    def score(self, batch: RankingBatch) -> np.ndarray:
+        """Pairs of about one length together, the longest first; nothing is left out."""
+        assert batch.sequences is not None
+        lengths = batch.sequences.lengths()[batch.candidates.values].clip(max=self.limits.chunk * self.limits.chunks)
+        scores = np.empty(len(lengths), np.float32)
+        slices = _slices(lengths, PIECES_SCORED)
+        with torch.no_grad():
+            for pairs in track(slices, "score", total=len(slices)) if len(slices) > 1 else slices:
+                found = self(_on_device(self.inputs_of(batch, pairs), self.device))
+                scores[pairs] = found.float().cpu().numpy()
+        return scores
+
+
+def _slices(lengths: np.ndarray, most: int) -> list[np.ndarray]:
+    """Places of the lengths, longest first: so many together that the longest times their number is `most` at most."""
+    order, found, first = np.argsort(-lengths, kind="stable"), [], 0
+    while first < len(order):
+        count = max(1, most // max(64, int(lengths[order[first]])))
+        found.append(order[first : first + count])
+        first += count
+    return found
+
+
+def _on_device(inputs: EncoderInputs, device: torch.device) -> Any:
+    def moved(array: np.ndarray | None) -> Tensor | None:
+        return None if array is None else torch.from_numpy(array).to(device, non_blocking=True)
+
+    groups = tuple(Group._make(map(moved, group)) for group in inputs.groups)
+    return EncoderInputs._make([groups, *(moved(one) for one in inputs[1:])])

@@ -1,0 +1,135 @@
+"""Query and document as the sequences that an encoder reads: [CLS] q [SEP] d_i [SEP], a document in equal chunks.
+
+A document of more than `chunk` pieces is cut into n = ceil(length / chunk) chunks of ceil(length / n) pieces (the last
+one perhaps shorter), at most `chunks` of them; what lies behind is not read. With 512 positions and 32 query pieces a
+chunk has at most 477. Sequences of all documents are sorted by length and padded in groups: a group is what the encoder
+is given at once. Where a piece of a query or document then stands in its output is worked out here, so that what comes
+behind the encoder is plain gathering.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from lexical.ragged import Ragged, offsets_of
+
+SPECIALS = 3  # [CLS] and two [SEP]
+
+
+class ChunkLimits(NamedTuple):
+    """How much of a query and of a document is read."""
+
+    positions: int = 512  # of the encoder
+    query_pieces: int = 32
+    chunks: int = 3
+
+    @property
+    def chunk(self) -> int:
+        """Document pieces of a chunk at the most."""
+        return self.positions - self.query_pieces - SPECIALS
+
+
+class Specials(NamedTuple):
+    """Token ids of the encoder's vocabulary."""
+
+    cls: int
+    sep: int
+    pad: int
+
+
+class Group(NamedTuple):
+    """Sequences of about one length."""
+
+    tokens: np.ndarray  # (sequences, longest) int64
+    types: np.ndarray  # (sequences, longest) int64: 0 up to the first [SEP], 1 behind it
+    mask: np.ndarray | None  # (sequences, longest) bool, None where nothing is padded
+
+
+class EncoderInputs(NamedTuple):
+    """Some (query, document) pairs. `*_at`: the place of a piece in the output of all groups, laid out one by one."""
+
+    groups: tuple[Group, ...]
+    cls_at: np.ndarray  # (chunks,) int64
+    cls_pair: np.ndarray  # (chunks,) int64 the pair that a chunk belongs to
+    query_at: np.ndarray  # (pairs, longest query) int64; 0 where masked
+    query_mask: np.ndarray  # (pairs, longest query) bool
+    document_at: np.ndarray  # (pairs, longest document) int64; 0 where masked
+    document_mask: np.ndarray  # (pairs, longest document) bool
+
+    @property
+    def padding(self) -> float:
+        """Share of the positions that the encoder computes in vain."""
+        positions = sum(group.tokens.size for group in self.groups)
+        real = sum(group.tokens.size if group.mask is None else int(group.mask.sum()) for group in self.groups)
+        return 1 - real / max(1, positions)
+
+
+def chunk_lengths(length: int, limits: ChunkLimits) -> list[int]:
+    """Pieces of each chunk of a document; an empty document has one empty chunk."""
+    length = min(length, limits.chunk * limits.chunks)
+    count = max(1, -(-length // limits.chunk))
+    size = -(-length // count)
+    return [max(0, min(size, length - start * size)) for start in range(count)]
+
+
+def encoder_inputs(
+    queries: Ragged, documents: Ragged, limits: ChunkLimits, specials: Specials, positions_at_once: int
+) -> EncoderInputs:
+    """The sequences of the pairs (row i of `queries`, row i of `documents`).
+
+    A group has `positions_at_once` positions at the most, padding included, or is a single sequence.
+    """
+    query_lengths = np.minimum(queries.lengths(), limits.query_pieces)
+    chunks = [chunk_lengths(int(length), limits) for length in documents.lengths()]
+    document_lengths = np.array([sum(one) for one in chunks], np.int64)
+    pair = np.repeat(np.arange(len(chunks)), [len(one) for one in chunks])  # of each sequence
+    pieces = np.array([length for one in chunks for length in one], np.int64)
+    lengths = query_lengths[pair] + pieces + SPECIALS
+    groups, base = [], np.zeros(len(pair), np.int64)  # base: where a sequence begins in the output
+    start = np.zeros(len(pair), np.int64)  # of a chunk in its document
+    for i in range(1, len(pair)):
+        start[i] = start[i - 1] + pieces[i - 1] if pair[i] == pair[i - 1] else 0
+    at = 0
+    for members in _groups(lengths, positions_at_once):
+        longest = int(lengths[members].max())
+        tokens = np.full((len(members), longest), specials.pad, np.int64)
+        types = np.zeros((len(members), longest), np.int64)
+        for row, i in enumerate(members):
+            q, d = int(query_lengths[pair[i]]), int(pieces[i])
+            tokens[row, 0] = specials.cls
+            tokens[row, 1 : 1 + q] = queries.row(pair[i])[:q]
+            tokens[row, 1 + q] = specials.sep
+            tokens[row, 2 + q : 2 + q + d] = documents.row(pair[i])[start[i] : start[i] + d]
+            tokens[row, 2 + q + d] = specials.sep
+            types[row, 2 + q : 3 + q + d] = 1
+            base[i] = at + row * longest
+        at += tokens.size
+        mask = np.arange(longest) < lengths[members][:, None]
+        groups.append(Group(tokens, types, None if mask.all() else mask))
+    first = np.searchsorted(pair, np.arange(len(chunks)))  # the first chunk of each pair
+    query_at, query_mask = _padded(query_lengths, base[first] + 1)
+    document_at, document_mask = _padded(document_lengths, np.zeros(len(chunks), np.int64))
+    inside = Ragged(offsets_of(pieces), np.zeros(int(pieces.sum()), np.int64))
+    owner = inside.row_numbers()  # the sequence of each document piece
+    document_at[document_mask] = (base + 2 + query_lengths[pair])[owner] + inside.positions()
+    return EncoderInputs(tuple(groups), base, pair, query_at, query_mask, document_at, document_mask)
+
+
+def _groups(lengths: np.ndarray, positions: int) -> list[np.ndarray]:
+    """Sequences from the longest to the shortest, in groups of `positions` padded positions at the most."""
+    order, found = np.argsort(-lengths, kind="stable"), []
+    first = 0
+    while first < len(order):
+        count = max(1, positions // int(lengths[order[first]]))
+        found.append(order[first : first + count])
+        first += count
+    return found
+
+
+def _padded(lengths: np.ndarray, first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(rows, longest): first[i], first[i] + 1, ... in row i, 0 behind its length; and the mask."""
+    places = np.arange(int(lengths.max(initial=0)))
+    mask = places < lengths[:, None]
+    return np.where(mask, first[:, None] + places, 0), mask

@@ -1,0 +1,20 @@
+"""What an encoder hands to a head."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Encoded(NamedTuple):
+    """Contextual vectors of some (query, document) pairs, padded. What is masked may hold anything finite.
+
+    layers: one (the last) for heads that ask for it, else embeddings and all hidden layers, the last one last.
+    """
+
+    cls: Tensor  # (pairs, width) last-layer [CLS], averaged over the chunks of the document
+    query: Tensor  # (layers, pairs, q_len, width) of the document's first chunk
+    document: Tensor  # (layers, pairs, d_len, width) of all its chunks, one behind the other
+    query_mask: Tensor  # (pairs, q_len) bool: true where there is a query piece
+    document_mask: Tensor  # (pairs, d_len) bool

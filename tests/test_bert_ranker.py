@@ -1,0 +1,174 @@
+"""The BERT rankers: the encoder's output is what Hugging Face gives, scores depend on the pair alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lexical.batches import RankingBatch
+from lexical.ragged import ragged
+from lightning_modules.bert_ranker import BertRanker
+from tests.tiny_bert import write_tiny_bert
+from user_error import UserError
+
+HEADS = ["vanilla", "knrm", "drmm", "pacrr", "model1"]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"t{i}" for i in range(196))]
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_bert(tmp_path_factory.mktemp("bert"), pieces=len(VOCABULARY), positions=64)
+
+
+def new_ranker(backbone: Path, head: str = "vanilla", chunks: int = 3, **settings: object) -> BertRanker:
+    arguments = {"positions": 64, "query_pieces": 8, **settings}
+    ranker = BertRanker(head=head, chunks=chunks, backbone=str(backbone), **arguments)  # type: ignore[arg-type]
+    ranker.use_vocabulary(VOCABULARY)
+    ranker.start_weights(VOCABULARY)
+    return ranker.eval()
+
+
+def batch_of(queries: list[list[int]], documents: list[list[int]], candidates: list[list[int]]) -> RankingBatch:
+    forward: Any = None  # not looked at
+    return RankingBatch(forward, ragged(queries, np.int32), ragged(candidates, np.int32), ragged(documents, np.int32))
+
+
+def texts(lengths: list[int], seed: int = 0) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(4, len(VOCABULARY), length).tolist() for length in lengths]
+
+
+LENGTHS = [0, 1, 52, 53, 54, 159, 400]  # a chunk has 53 pieces
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_score_depends_on_its_query_and_document_alone(backbone: Path, head: str) -> None:
+    """Neither neighbours nor order nor padding change it; empty and overlong texts have one."""
+    ranker = new_ranker(backbone, head)
+    queries, documents = texts([0, 1, 8, 25], 1), texts(LENGTHS)
+    everyone = list(range(len(documents)))
+    together = ranker.score(batch_of(queries, documents, [everyone] * len(queries))).reshape(len(queries), -1)
+    assert np.isfinite(together).all()
+    backwards = ranker.score(batch_of(queries[::-1], documents, [everyone[::-1]] * len(queries)))
+    np.testing.assert_allclose(backwards.reshape(len(queries), -1)[::-1, ::-1], together, rtol=1e-4, atol=1e-5)
+    for q, query in enumerate(queries):
+        for d in everyone:
+            alone = ranker.score(batch_of([query], documents, [[d]]))
+            np.testing.assert_allclose(alone, together[q, d], rtol=1e-4, atol=1e-5)
+    cut = [query[:8] for query in queries], [document[:159] for document in documents]
+    same = ranker.score(batch_of(*cut, [everyone] * len(queries))).reshape(len(queries), -1)
+    np.testing.assert_array_equal(same, together)  # what lies behind the limits is not read
+
+
+def test_the_vectors_are_those_of_the_model_itself(backbone: Path) -> None:
+    from transformers import AutoModel
+
+    ranker = new_ranker(backbone, "knrm")
+    query, document = texts([5, 100], 3)
+    inputs = ranker.collate(batch_of([query], [document], [[0]]))
+    with torch.no_grad():
+        encoded = ranker.encoder(ranker.transfer_batch_to_device(inputs, torch.device("cpu"), 0))
+        model = AutoModel.from_pretrained(str(backbone), add_pooling_layer=False).eval()
+        outputs = []
+        for part in (document[:50], document[50:]):
+            tokens = torch.tensor([[2, *query, 3, *part, 3]])
+            types = torch.tensor([[0] * 7 + [1] * 51])
+            found = model(tokens, token_type_ids=types, output_hidden_states=True)
+            outputs.append(torch.stack(found.hidden_states)[:, 0])  # (layers, tokens, width)
+    torch.testing.assert_close(encoded.query[:, 0], outputs[0][:, 1:6], rtol=1e-4, atol=1e-5)
+    expected = torch.cat([one[:, 7:57] for one in outputs], dim=1)
+    torch.testing.assert_close(encoded.document[:, 0], expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(encoded.cls[0], (outputs[0][-1, 0] + outputs[1][-1, 0]) / 2, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_pairs_of_a_training_batch_are_scored_as_in_ranking(backbone: Path, head: str) -> None:
+    ranker = new_ranker(backbone, head)
+    batch = batch_of(texts([4, 6], 1), texts([30, 120, 60, 5]), [[0, 1], [2, 3]])
+    with torch.no_grad():
+        found = ranker.pair_scores(ranker.transfer_batch_to_device(ranker.collate(batch), torch.device("cpu"), 0))
+    np.testing.assert_allclose(found.numpy().ravel(), ranker.score(batch), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_all_weights_of_the_head_and_the_encoder_get_gradients(backbone: Path, head: str) -> None:
+    ranker = new_ranker(backbone, head)
+    batch = batch_of(texts([4, 6], 1), texts([30, 120, 60, 5]), [[0, 1], [2, 3]])
+    scores = ranker.pair_scores(ranker.transfer_batch_to_device(ranker.collate(batch), torch.device("cpu"), 0))
+    torch.relu(10 - scores[:, 0] + scores[:, 1]).sum().backward()
+    without = [name for name, one in ranker.named_parameters() if one.grad is None]
+    assert not without
+    assert all(torch.isfinite(one.grad).all() for one in ranker.parameters() if one.grad is not None)
+    assert any(one.grad.abs().max() > 0 for one in ranker.encoder.parameters() if one.grad is not None)
+
+
+def test_model1_equals_the_formula_written_out(backbone: Path) -> None:
+    ranker = new_ranker(backbone, "model1")
+    batch = batch_of(texts([3], 1), texts([20, 70]), [[0, 1]])
+    with torch.no_grad():
+        encoded = ranker.encoder(ranker.transfer_batch_to_device(ranker.collate(batch), torch.device("cpu"), 0))
+        network: torch.nn.Module = ranker.head.network  # type: ignore[assignment]
+        for pair, length in enumerate((20, 70)):
+            total = 0.0
+            for q in range(3):
+                x_q = network.query(encoded.query[-1, pair, q])  # type: ignore[operator]
+                p = 0.0
+                for d in range(length):
+                    x_d = network.document(encoded.document[-1, pair, d])  # type: ignore[operator]
+                    hidden = torch.relu(network.f1(torch.cat([x_q, x_d, x_q * x_d])))  # type: ignore[operator]
+                    p += float(torch.sigmoid(network.f3(torch.relu(network.f2(hidden))))) / length  # type: ignore[operator]
+                total += float(np.log(p))
+            assert float(ranker.score(batch)[pair]) == pytest.approx(total, abs=1e-4)
+
+
+def test_rates_are_those_of_encoder_and_head(backbone: Path) -> None:
+    ranker = new_ranker(backbone, "model1", learning_rate=1e-5, head_learning_rate=3e-4)
+    groups = {group["name"]: group for group in ranker.optimizer().param_groups}
+    assert groups["encoder"]["lr"] == 1e-5 and groups["head"]["lr"] == 3e-4
+    count = sum(len(group["params"]) for group in groups.values())
+    assert count == len(list(ranker.parameters()))
+
+
+def test_the_head_depends_on_the_seed_and_the_encoder_on_the_backbone(backbone: Path) -> None:
+    one, same, other = (new_ranker(backbone, "model1") for _ in range(3))
+    other.seed = 2
+    other.use_vocabulary(VOCABULARY)
+    other.start_weights(VOCABULARY)
+    assert one.fingerprint() == same.fingerprint() != other.fingerprint()
+    for mine, theirs in zip(one.encoder.parameters(), other.encoder.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_mistakes_get_one_clear_line(backbone: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has 200 word pieces and the data 201"):
+        BertRanker(backbone=str(backbone), positions=64, query_pieces=8).use_vocabulary([*VOCABULARY, "more"])
+    with pytest.raises(UserError, match="64 at the most"):
+        BertRanker(backbone=str(backbone), positions=512).use_vocabulary(VOCABULARY)
+    with pytest.raises(UserError, match=r"no \[CLS\], \[SEP\] and \[PAD\]"):
+        BertRanker(backbone=str(backbone)).use_vocabulary([f"t{i}" for i in range(200)])
+    with pytest.raises(UserError, match="could not be fetched"):
+        BertRanker(backbone=str(tmp_path)).use_vocabulary(VOCABULARY)
+    with pytest.raises(UserError, match=r"--model\.positions"):
+        BertRanker(positions=34)
+
+
+def test_without_a_gpu_the_profile_is_a_sample(backbone: Path) -> None:
+    ranker = new_ranker(backbone)
+    ranker.choose_profile(gpu=False)
+    assert ranker.profile == "cpu" and ranker.sampled
+    needs = ranker.needs()
+    assert needs.pairs is not None and needs.pairs.queries == 500
+    assert needs.sample == (50, 20)
+    asked = new_ranker(backbone, profile="full")
+    asked.choose_profile(gpu=False)
+    assert not asked.sampled and asked.needs().sample == (500, 100)
+    assert isinstance(asked.needs().pairs.queries, type(None))  # type: ignore[union-attr]
+
+
+def test_an_empty_batch_has_no_scores(backbone: Path) -> None:
+    empty = batch_of([], texts([5]), [])
+    assert len(new_ranker(backbone).score(empty)) == 0

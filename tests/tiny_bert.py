@@ -1,0 +1,21 @@
+"""A small random BERT in a folder, as `save_pretrained` writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+PIECES = 30_522  # of the packaged tokenizer
+
+
+def write_tiny_bert(folder: Path, pieces: int = PIECES, positions: int = 512, width: int = 32) -> Path:
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        vocab_size=pieces, hidden_size=width, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        max_position_embeddings=positions,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    return folder
