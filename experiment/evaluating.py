@@ -88,7 +88,7 @@ def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: 
     for query_set in data.evaluation_sets(model.sampled):
         say(f"{name}: {query_set}")
         ranked = rerank(trainer, model, data, query_set, weights)
-        speed = milliseconds_per_1k(model, data, query_set, device)
+        speed = milliseconds_per_1k(model, data, ranked, device)
         timed = [(speed.of(fused), str(device.type)) for fused in (False, True)]
         variants = [(model.fused, False)] + ([(False, True)] if model.fused else [])
         for fused, alone in variants:

@@ -26,6 +26,7 @@ class Reranked(NamedTuple):
     task: RankedTask
     alone: np.ndarray  # (pairs,) the ranker's own scores
     fused: np.ndarray | None  # (pairs,) with the first stage; None for a row that is no fusion
+    seconds: float  # that the ranker itself took
 
     @property
     def row(self) -> np.ndarray:
@@ -48,12 +49,14 @@ def score(trainer: L.Trainer, model: Ranker, data: RetrievalData, query_set: str
 def rerank(
     trainer: L.Trainer, model: Ranker, data: RetrievalData, query_set: str, weights: Sequence[float] | None
 ) -> Reranked:
+    started = time.perf_counter()
     alone = score(trainer, model, data, query_set)
+    seconds = time.perf_counter() - started
     task = data.ranked_task(query_set, model.rerank_depth)
     fused = None
     if weights is not None:
         fused = fuse(np.stack([data.first_stage_scores(query_set, model.rerank_depth), alone]), np.asarray(weights))
-    return Reranked(query_set, task, alone, fused)
+    return Reranked(query_set, task, alone, fused, seconds)
 
 
 def learn_fusion(trainer: L.Trainer, model: Ranker, name: str, data: RetrievalData, query_set: str) -> dict[str, Any]:
@@ -93,22 +96,26 @@ class Speed(NamedTuple):
         return self.alone + (self.first_stage if fused else 0.0)
 
 
-def milliseconds_per_1k(model: Ranker, data: RetrievalData, query_set: str, device: Any, repeats: int = 3) -> Speed:
-    """The median of `repeats` passes over the first queries of the set."""
+def milliseconds_per_1k(model: Ranker, data: RetrievalData, ranked: Reranked, device: Any, repeats: int = 3) -> Speed:
+    """The median of `repeats` passes over the first queries of the set; of a slow ranker the one pass that has been."""
+    query_set = ranked.query_set
     batches = list(data.ranking_loader(query_set, model.field, model.rerank_depth))[:TIMED_BATCHES]
     if not sum(len(batch.candidates.values) for batch in batches):
         return Speed(0.0, 0.0)
     model.to(device).eval()
-    if _seconds(lambda: model.score(batches[0]), 1)[0] > SLOW:  # a network: one batch of queries is enough
+    if model.slow or _seconds(lambda: model.score(batches[0]), 1)[0] > SLOW:  # one batch of queries is enough
         batches = batches[:1]
     pairs = sum(len(batch.candidates.values) for batch in batches)
-    alone = _seconds(lambda: [model.score(batch) for batch in batches], repeats)
 
     def first_stage() -> None:
         scores = data.first_stage_scores(query_set, model.rerank_depth, len(batches))
         fuse(np.stack([scores, scores]), np.array([0.5, 0.5]))
 
-    return Speed(*(float(np.median(one)) * 1e6 / pairs for one in (alone, _seconds(first_stage, repeats))))
+    first = float(np.median(_seconds(first_stage, repeats))) * 1e6 / pairs
+    if model.slow:
+        return Speed(ranked.seconds * 1e6 / len(ranked.alone), first)
+    alone = _seconds(lambda: [model.score(batch) for batch in batches], repeats)
+    return Speed(float(np.median(alone)) * 1e6 / pairs, first)
 
 
 def _seconds(work: Callable[[], Any], repeats: int) -> list[float]:

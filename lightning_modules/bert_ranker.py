@@ -8,6 +8,7 @@ a score of the contextual vectors (`heads/`, one a file).
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +17,13 @@ from torch import Tensor, nn
 
 from lexical.batches import Needs, PairOptions, QuerySample, RankingBatch
 from lexical.ragged import ragged
-from lightning_modules.chunk_encoder import ChunkEncoder, new_transformer, pretrained_transformer, specials_of
+from lightning_modules.chunk_encoder import (
+    ChunkEncoder,
+    encoder_folder,
+    new_transformer,
+    pretrained_transformer,
+    specials_of,
+)
 from lightning_modules.chunks import ChunkLimits, EncoderInputs, Group, Specials, encoder_inputs
 from lightning_modules.heads.drmm import DRMMHead
 from lightning_modules.heads.knrm import KNRMHead
@@ -24,6 +31,7 @@ from lightning_modules.heads.model1 import Model1Head
 from lightning_modules.heads.pacrr import PACRRHead
 from lightning_modules.heads.vanilla import VanillaHead
 from lightning_modules.neural_ranker import NeuralRanker
+from lightning_modules.saved_ranker import load_saved_ranker, read_tokenizer, save_ranker, text_pairs
 from packaged_encoder import PACKAGED
 from terminal import say, track
 from user_error import UserError, require
@@ -63,9 +71,11 @@ class BertRanker(NeuralRanker):
         checkpoint_steps: save last.ckpt every so many optimiser steps instead of every 5 minutes.
     """
 
+    slow = True
     encoder: ChunkEncoder
     head: nn.Module
     specials: Specials
+    tokenizer: Any = None  # of texts, where texts are scored
 
     def __init__(
         self,
@@ -195,6 +205,25 @@ class BertRanker(NeuralRanker):
             {"params": list(self.head.parameters()), "lr": self.head_learning_rate, "name": "head"},
         ]
         return torch.optim.AdamW(groups, weight_decay=self.weight_decay)
+
+    # --- as a folder
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Encoder, head, tokenizer and settings; see `saved_ranker`."""
+        save_ranker(self, Path(folder))
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> BertRanker:
+        return load_saved_ranker(cls, Path(folder))
+
+    def save_files(self, folder: Path) -> None:
+        self.save_pretrained(folder / "ranker")
+
+    def score_texts(self, queries: list[str], documents: list[str]) -> np.ndarray:
+        """(pairs,) float32 scores of (queries[i], documents[i]); for a ranker that `from_pretrained` has loaded."""
+        if self.tokenizer is None:
+            self.tokenizer = read_tokenizer(Path(encoder_folder(self.backbone)))
+        return self.score(text_pairs(self.tokenizer, queries, documents))
 
     # --- scoring
 

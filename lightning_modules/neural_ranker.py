@@ -44,6 +44,7 @@ class NeuralRanker(Ranker):
     digest: Tensor
     random = True
     monitor = "val/mrr"
+    _threads: int | None = None  # torch's, while it trains
 
     def __init__(
         self,
@@ -186,7 +187,10 @@ class NeuralRanker(Ranker):
             self.validation_mrr.update(preds, target, indexes=indexes)
 
     def on_validation_end(self) -> None:
-        torch.set_num_threads(self._threads)  # numba's kernels may have changed OpenMP's; it would change the rounding
+        if self._threads is not None:
+            torch.set_num_threads(
+                self._threads
+            )  # numba's kernels may have changed OpenMP's; it would change the rounding
 
     def on_validation_epoch_end(self) -> None:
         mrr = float(self.validation_mrr.compute())  # over all processes: the same on each of them

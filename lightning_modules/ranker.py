@@ -25,6 +25,7 @@ class Ranker(L.LightningModule):
     random = False  # nothing is drawn: seeds are ignored, results live in seed-1
     seed = 1  # of everything that is drawn; set before anything is built
     made_from: str | None = None  # the ranker whose trained weights this one is made of
+    slow = False  # a run over the candidates takes so long that it is timed itself, not repeated for the clock
     sampled = False  # too slow for whole query sets: it is measured on the samples development_cpu and test_cpu
 
     def __init__(self, field: str, fused: bool, rerank_depth: int) -> None:

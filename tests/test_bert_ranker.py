@@ -12,11 +12,11 @@ import torch
 from lexical.batches import RankingBatch
 from lexical.ragged import ragged
 from lightning_modules.bert_ranker import BertRanker
-from tests.tiny_bert import write_tiny_bert
+from tests.tiny_bert import write_tiny_bert, write_tiny_tokenizer
 from user_error import UserError
 
 HEADS = ["vanilla", "knrm", "drmm", "pacrr", "model1"]
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"t{i}" for i in range(196))]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"t{i}" for i in range(195))]
 
 
 @pytest.fixture(scope="module")
@@ -172,3 +172,43 @@ def test_without_a_gpu_the_profile_is_a_sample(backbone: Path) -> None:
 def test_an_empty_batch_has_no_scores(backbone: Path) -> None:
     empty = batch_of([], texts([5]), [])
     assert len(new_ranker(backbone).score(empty)) == 0
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_saved_ranker_gives_the_same_scores_anywhere(backbone: Path, head: str, tmp_path: Path) -> None:
+    write_tiny_tokenizer(backbone, VOCABULARY)
+    ranker = new_ranker(backbone, head, chunks=2)
+    with torch.no_grad():
+        for one in ranker.parameters():
+            one.add_(0.01 * torch.randn_like(one))  # not the backbone any more
+    queries, documents = ["t1 t2 t3", ""], ["t4 [SEP] t5 " * 40, "t2 t9"]
+    expected = ranker.score_texts(queries, documents)
+    ranker.save_pretrained(tmp_path / "saved")
+    loaded = BertRanker.from_pretrained(tmp_path / "saved")
+    np.testing.assert_array_equal(loaded.score_texts(queries, documents), expected)
+    assert loaded.limits == ranker.limits and not loaded.training
+    with pytest.raises(ValueError, match="give a query for each"):
+        loaded.score_texts(["t1"], documents)
+
+
+@pytest.mark.parametrize("broken", ["ranker.json", "head.safetensors", "tokenizer.json", "model.safetensors"])
+def test_a_saved_ranker_that_is_not_whole_is_refused(backbone: Path, broken: str, tmp_path: Path) -> None:
+    write_tiny_tokenizer(backbone, VOCABULARY)
+    new_ranker(backbone).save_pretrained(tmp_path / "saved")
+    file = tmp_path / "saved" / broken
+    file.write_bytes(file.read_bytes()[:20])
+    with pytest.raises(UserError, match="is no saved ranker"):
+        BertRanker.from_pretrained(tmp_path / "saved")
+    file.unlink()
+    with pytest.raises(UserError, match="is no saved ranker"):
+        BertRanker.from_pretrained(tmp_path / "saved")
+
+
+def test_a_head_of_another_ranker_is_refused(backbone: Path, tmp_path: Path) -> None:
+    """A head that silently stays random would be the worst of all mistakes."""
+    write_tiny_tokenizer(backbone, VOCABULARY)
+    for name in ("vanilla", "model1"):
+        new_ranker(backbone, name).save_pretrained(tmp_path / name)
+    (tmp_path / "model1" / "head.safetensors").replace(tmp_path / "vanilla" / "head.safetensors")
+    with pytest.raises(UserError, match="is no saved ranker"):
+        BertRanker.from_pretrained(tmp_path / "vanilla")

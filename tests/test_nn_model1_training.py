@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,41 +22,17 @@ from experiment.resuming import BestCheckpoint, remember_training, resume_from
 from lexical.table_files import load_table
 from lightning_modules.neural_ranker import rate_factor
 from lightning_modules.nn_model1 import NNModel1
+from tests.training_place import Gradients, Place, assert_same, logged, weights
 from tests.wandb_files import read_offline_runs
 from train import train
 from user_error import UserError
 
-ROOT = Path(__file__).resolve().parent.parent
 SMALL = [
     "--model.vectors=null", "--model.embedding=12", "--model.projection=8", "--model.hidden=[8,6]", "--model.margin=8",
     "--model.start=0.003", "--trainer.max_epochs=2", "--trainer.accelerator=cpu",
 ]  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-class Place:
-    """A working folder with its own outputs and a shared cache."""
-
-    def __init__(self, data: Path, work: Path) -> None:
-        self.path, self.work = data, work
-        self.data = ["--data", "folder", "--data.path", str(data), "--data.cache_dir", str(work / "cache")]
-
-    def command(self, output: str, *arguments: str) -> list[str]:
-        return [*arguments, *self.data, "--output_dir", str(self.work / output)]
-
-    def folder(self, output: str, model: str = "nn_model1", seed: int = 1) -> RunFolder:
-        (found,) = (self.work / output).glob(f"*/{model}/seed-{seed}")
-        return RunFolder(found)
-
-    def opened(self) -> Folder:
-        return Folder(str(self.path), cache_dir=str(self.work / "cache"))
-
-    def process(self, output: str, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, str(ROOT / "train.py"), *self.command(output, *arguments)], cwd=self.work, text=True,
-            env={**os.environ, "WANDB_MODE": "offline"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -74,21 +45,6 @@ def place(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Place
 def trained(place: Place) -> RunFolder:
     train(place.command("alone", "--model", "nn_model1", *SMALL))
     return place.folder("alone")
-
-
-def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    loaded: dict[str, torch.Tensor] = torch.load(checkpoint, weights_only=True)["state_dict"]
-    return loaded
-
-
-def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], within: float = 0.0) -> None:
-    assert a.keys() == b.keys()
-    for name in a:
-        assert (a[name].double() - b[name].double()).abs().max() <= within, name
-
-
-def logged(folder: RunFolder, name: str) -> list[float]:
-    return [float(row[name]) for row in csv.DictReader((folder.path / "metrics.csv").open()) if row.get(name)]
 
 
 # --- what a training leaves
@@ -177,19 +133,6 @@ def test_wrong_seeds_are_refused(wrong: list[str]) -> None:
 # --- gradients and rates
 
 
-class Gradients(L.Callback):
-    """Keeps the gradients and the rate of the first optimiser steps."""
-
-    def __init__(self) -> None:
-        self.gradients: list[dict[str, torch.Tensor]] = []
-        self.rates: list[float] = []
-
-    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any) -> None:  # noqa: ARG002
-        values = {name: p.grad.to_dense().clone() for name, p in pl_module.named_parameters() if p.grad is not None}
-        self.gradients.append(values)
-        self.rates.append(optimizer.param_groups[0]["lr"])
-
-
 def fitted(place: Place, batch_size: int, at_once: int | None, epochs: int = 1) -> Gradients:
     data = place.opened()
     model = NNModel1(
@@ -250,23 +193,8 @@ def test_an_exported_row_without_a_network_says_what_to_train(place: Place) -> N
 def test_killed_in_the_middle_of_an_epoch_and_continued_the_weights_are_bitwise_the_same(place: Place) -> None:
     """kill -9 after the checkpoint of a step in the second epoch; dropout is on. All in processes of their own."""
     arguments = ["--model", "nn_model1", *SMALL, "--model.checkpoint_steps", "1"]
-    process = place.process("killed", *arguments)
-    deadline = time.monotonic() + 200
-    last = None
-    while time.monotonic() < deadline and process.poll() is None:
-        found = list((place.work / "killed").glob("*/nn_model1/seed-1/checkpoints/last.ckpt"))
-        if found:
-            try:
-                step = torch.load(found[0], weights_only=True)["global_step"]
-            except (OSError, RuntimeError, EOFError):
-                continue
-            if step >= 12:
-                last = step
-                break
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert last is not None and not place.folder("killed").config.is_file()
+    place.kill("killed", arguments, step=12)
+    assert not place.folder("killed").config.is_file()
     outputs = [place.process(name, *arguments).communicate(timeout=300)[0] for name in ("killed", "undisturbed")]
     assert "an unfinished training is continued from" in outputs[0]
     continued, undisturbed = place.folder("killed"), place.folder("undisturbed")

@@ -19,3 +19,11 @@ def write_tiny_bert(folder: Path, pieces: int = PIECES, positions: int = 512, wi
     torch.manual_seed(0)
     BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     return folder
+
+
+def write_tiny_tokenizer(folder: Path, vocabulary: list[str]) -> None:
+    """A BERT tokenizer of these pieces."""
+    from transformers import BertTokenizerFast
+
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in vocabulary))
+    BertTokenizerFast(vocab={piece: i for i, piece in enumerate(vocabulary)}).save_pretrained(folder)

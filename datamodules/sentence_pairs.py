@@ -1,0 +1,140 @@
+"""Sentence pairs of a collection for masked language modelling with next-sentence prediction.
+
+A document's sentences are packed, one behind the other, into spans that fit a sequence. A span is cut at a sentence
+border into A and B; half of the time B is taken from another document. 15% of the pieces are hidden: of these 80%
+behind [MASK], 10% behind a random piece, 10% behind themselves. What is drawn is a function of seed, epoch and span:
+processes and a resumed training see the same.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from lexical.ragged import Ragged
+
+HIDDEN, MASKED, REPLACED = 0.15, 0.8, 0.1
+NOT_HIDDEN = -100  # the label that torch's cross entropy passes over
+SHORTEST = 8  # pieces of a span; less has no two parts
+
+
+class PretrainingTokens(NamedTuple):
+    """Ids of the word pieces that mean something here."""
+
+    cls: int
+    sep: int
+    pad: int
+    mask: int
+    ends: tuple[int, ...]  # . ? !
+    pieces: int  # size of the vocabulary
+
+
+class SentenceBatch(NamedTuple):
+    """Sequences [CLS] A [SEP] B [SEP], padded."""
+
+    tokens: np.ndarray  # (sequences, longest) int64
+    types: np.ndarray  # (sequences, longest) int64: 1 in B
+    mask: np.ndarray  # (sequences, longest) int64: 0 in the padding
+    labels: np.ndarray  # (sequences, longest) int64: the hidden pieces, elsewhere NOT_HIDDEN
+    follows: np.ndarray  # (sequences,) int64: 0 where B follows A, 1 where it does not, as in BERT
+
+
+class SentencePairs:
+    """Examples of a collection; every `held_out`-th document is kept for measuring.
+
+    Args:
+        documents: token ids in the order of the text, a row for each document.
+        tokens: the special pieces.
+        length: of a sequence, special pieces included.
+        seed: of all that is drawn.
+        held_out: one document in so many is held out.
+    """
+
+    def __init__(
+        self, documents: Ragged, tokens: PretrainingTokens, length: int = 128, seed: int = 1, held_out: int = 50
+    ) -> None:
+        self.documents, self.tokens, self.length, self.seed = documents, tokens, length, seed
+        self.starts, self.ends, owners = _spans(
+            documents.offsets, documents.values, np.array(tokens.ends, np.int64), length - 3, SHORTEST
+        )
+        apart = owners % held_out == held_out - 1
+        self.training, self.held_out = np.flatnonzero(~apart), np.flatnonzero(apart)
+        self._owners = owners
+
+    def order(self, epoch: int) -> np.ndarray:
+        """The training spans of an epoch, as they come."""
+        return np.random.default_rng([self.seed, epoch]).permutation(self.training)
+
+    def batch(self, epoch: int, spans: np.ndarray) -> SentenceBatch:
+        examples = [self._example(epoch, int(span)) for span in spans]
+        longest = max((len(tokens) for tokens, *_ in examples), default=0)
+        tokens = np.full((len(examples), longest), self.tokens.pad, np.int64)
+        types, mask = np.zeros_like(tokens), np.zeros_like(tokens)
+        labels = np.full_like(tokens, NOT_HIDDEN)
+        follows = np.zeros(len(examples), np.int64)
+        for row, (pieces, first, hidden, other) in enumerate(examples):
+            n = len(pieces)
+            tokens[row, :n], types[row, first:n], mask[row, :n], labels[row, :n] = pieces, 1, 1, hidden
+            follows[row] = other
+        return SentenceBatch(tokens, types, mask, labels, follows)
+
+    def _example(self, epoch: int, span: int) -> tuple[np.ndarray, int, np.ndarray, bool]:
+        """(pieces, place where B begins, labels, B is of another document)"""
+        rng = np.random.default_rng([self.seed, epoch, span])
+        pieces = self._span(span)
+        cut = self._border(pieces, rng)
+        a, b = pieces[:cut], pieces[cut:]
+        other = False
+        if rng.random() < 0.5:
+            stranger = int(rng.integers(len(self.starts)))
+            if self._owners[stranger] != self._owners[span]:
+                strange = self._span(stranger)
+                b, other = strange[self._border(strange, rng) :][: self.length - 3 - cut], True
+        t = self.tokens
+        sequence = np.concatenate([[t.cls], a, [t.sep], b, [t.sep]]).astype(np.int64)
+        labels = np.full(len(sequence), NOT_HIDDEN, np.int64)
+        places = np.delete(np.arange(1, len(sequence) - 1), len(a))  # all but the special pieces
+        hidden = rng.permutation(places)[: max(1, round(HIDDEN * len(places)))]
+        labels[hidden] = sequence[hidden]
+        draw = rng.random(len(hidden))
+        sequence[hidden[draw < MASKED]] = t.mask
+        replaced = hidden[(draw >= MASKED) & (draw < MASKED + REPLACED)]
+        sequence[replaced] = rng.integers(t.pieces, size=len(replaced))
+        return sequence, len(a) + 2, labels, other
+
+    def _span(self, span: int) -> np.ndarray:
+        return self.documents.values[self.starts[span] : self.ends[span]]
+
+    def _border(self, pieces: np.ndarray, rng: np.random.Generator) -> int:
+        """Where B begins: behind the end of a sentence, in the middle where there is but one."""
+        borders = np.flatnonzero(np.isin(pieces[:-1], self.tokens.ends)) + 1
+        return int(borders[rng.integers(len(borders))]) if len(borders) else len(pieces) // 2
+
+
+@njit(cache=True, nogil=True)
+def _spans(offsets, tokens, ends, most, least):  # type: ignore[no-untyped-def]
+    """(first piece, last piece + 1, document) of the spans: whole sentences while they fit, `most` pieces at most."""
+    starts, stops, owners = [], [], []
+    for document in range(len(offsets) - 1):
+        start, border = offsets[document], -1  # border: behind the last whole sentence of the span
+        place = start
+        while place < offsets[document + 1]:
+            if place - start == most:
+                stop = border if border - start >= least else place
+                starts.append(start)
+                stops.append(stop)
+                owners.append(document)
+                start, border = stop, -1
+                place = start
+                continue
+            for end in ends:
+                if tokens[place] == end:
+                    border = place + 1
+            place += 1
+        if place - start >= least:
+            starts.append(start)
+            stops.append(place)
+            owners.append(document)
+    return np.array(starts, np.int64), np.array(stops, np.int64), np.array(owners, np.int64)
