@@ -22,12 +22,13 @@ from evaluation.seed_averages import seed_average
 from experiment.folders import RunFolder, read_json, trained_models, write_json, write_text
 from experiment.loading import load_ranker
 from experiment.named_configs import names
+from experiment.processes import leads, part
 from experiment.reranking import Reranked, as_run, milliseconds_per_1k, ranking_trainer, rerank
 from experiment.tracking import RunLabels, finish_run, log_files, never_fatal, start_run
 from experiment.training import quiet_lightning
 from lexical.trec_run import write_run
 from lightning_modules.ranker import Ranker
-from terminal import say
+from terminal import be_silent, say
 from user_error import UserError
 
 FIRST_STAGE = 100  # documents that a slower ranker would get: their recall is measured
@@ -49,11 +50,17 @@ def evaluate_rankers(parsed: Namespace, built: Namespace) -> list[Result]:
             )
     if not wanted:
         raise UserError(f"nothing is trained on {data.name} in {data_folder} yet: python train.py --model bm25_lemm")
+    if not leads():
+        be_silent()
     measured = [
-        _evaluate_ranker(RunFolder.of(parsed.output_dir, data.name, name, seed), name, data, parsed)
+        found
         for name in wanted
         for seed in trained[name]
+        if (found := _evaluate_ranker(RunFolder.of(parsed.output_dir, data.name, name, seed), name, data, parsed))
     ]
+    part()
+    if not leads():
+        return []
     results = [one for name, seeds in trained.items() for one in _collect(data_folder / name, seeds, data)]
     _write_table(results, data.name, data_folder)
     for one in measured:
@@ -72,28 +79,39 @@ class Evaluated(NamedTuple):
     files: list[Path]
 
 
-def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: Namespace) -> Evaluated:
+def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: Namespace) -> Evaluated | None:
+    """None on a process that only helps to score."""
     data.prepare_data()
     model = load_ranker(folder, name, data)
+    if not (leads() or model.slow):
+        return None
     if _entry(folder.development, "data") != data.fingerprint():
         raise UserError(
             f"{name} was trained on other data or candidates than these: give the same --data settings, "
             f"or train it again: python train.py --model {name}"
         )
-    trainer = ranking_trainer(model, parsed.trainer.accelerator)
+    settings = dict(parsed.trainer)
+    if settings["precision"] is None:  # as it was trained: the figures of its training are found again
+        settings["precision"] = folder.load_config()["trainer"]["precision"]
+    trainer = ranking_trainer(model, settings)
     device = trainer.strategy.root_device
+    where = f"{trainer.world_size} x {device.type}" if trainer.world_size > 1 else device.type
     weights = _fusion_weights(folder) if model.fused else None
     results: list[Result] = []
     files: list[Path] = []
     for query_set in data.evaluation_sets(model.sampled):
         say(f"{name}: {query_set}")
         ranked = rerank(trainer, model, data, query_set, weights)
+        if not leads():
+            continue
         speed = milliseconds_per_1k(model, data, ranked, device)
-        timed = [(speed.of(fused), str(device.type)) for fused in (False, True)]
+        timed = [(speed.of(fused), where) for fused in (False, True)]
         variants = [(model.fused, False)] + ([(False, True)] if model.fused else [])
         for fused, alone in variants:
             results += _measure(folder, name, data, model, ranked, fused, alone, timed[fused], parsed.leaderboard)
             files += [folder.run(query_set, alone), folder.per_query(query_set, alone)]
+    if not leads():
+        return None
     write_json(folder.evaluation, {"data": data.fingerprint(), "results": [one._asdict() for one in results]})
     return Evaluated(folder, name, model.fused, results, files)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import lightning as L
 import numpy as np
 
 from datamodules.retrieval_data import RetrievalData
+from experiment.processes import process_count
 from lexical.fusion import coordinate_ascent, fuse
 from lexical.ranking import RankedTask, mean_reciprocal_rank, ranking_order
 from lexical.trec_run import Run
@@ -34,10 +35,15 @@ class Reranked(NamedTuple):
         return self.alone if self.fused is None else self.fused
 
 
-def ranking_trainer(model: Ranker, accelerator: str = "auto") -> L.Trainer:
-    """A trainer that scores in this process alone, however many have trained."""
-    settings = {"accelerator": accelerator, **model.ranking_settings()}
-    return L.Trainer(**settings, logger=False, enable_model_summary=False)
+def ranking_trainer(model: Ranker, trainer: Mapping[str, Any]) -> L.Trainer:
+    """A trainer that scores: with a slow ranker on all the devices that `trainer` asks for, else in this process."""
+    quiet = {"logger": False, "enable_model_summary": False, "enable_checkpointing": False}
+    settings = {"accelerator": trainer["accelerator"], **model.ranking_settings(), **quiet}
+    if model.slow:
+        settings |= {key: trainer[key] for key in ("devices", "num_nodes", "precision", "strategy")}
+        if settings["strategy"] == "auto":
+            settings["strategy"] = model.strategy(process_count(settings))
+    return L.Trainer(**settings)
 
 
 def score(trainer: L.Trainer, model: Ranker, data: RetrievalData, query_set: str) -> np.ndarray:

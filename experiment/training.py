@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 import warnings
 from pathlib import Path
@@ -11,10 +10,8 @@ from typing import Any
 
 import lightning as L
 import torch
-import torch.distributed as dist
 import yaml
 from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
-from lightning.pytorch.utilities import rank_zero_only
 
 from datamodules.query_sets import DEVELOPMENT, TRAIN_FUSION
 from datamodules.retrieval_data import RetrievalData
@@ -22,6 +19,7 @@ from datamodules.sampled_sets import DEVELOPMENT_CPU
 from experiment.command_line import NamedConfigCLI
 from experiment.folders import RunFolder, read_json, write_json, write_text
 from experiment.loading import load_ranker
+from experiment.processes import leads, part, process_count
 from experiment.reranking import learn_fusion, ranking_trainer, rerank
 from experiment.resuming import keep_metrics, remember_training, resume_from, training_callbacks
 from experiment.tracking import RunLabels, finish_run, log_files, never_fatal, start_run
@@ -29,7 +27,7 @@ from lexical.ranking import mean_reciprocal_rank
 from lightning_modules.neural_ranker import NeuralRanker
 from lightning_modules.ranker import Ranker
 from terminal import be_silent, say
-from user_error import UserError, require
+from user_error import UserError
 
 _TRAINER_DEFAULTS = {
     "accelerator": "auto", "devices": 1, "fast_dev_run": False, "num_nodes": 1, "strategy": "auto",
@@ -44,7 +42,8 @@ MAKES = {"nn_model1": "nn_model1_exp"}  # rows that are made of a trained ranker
 def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
     """Fits, learns the fusion weights, reports on development; everything goes to the run's folder.
 
-    Of several processes all fit, and rank zero alone does the rest: the others return nothing.
+    Of several processes all fit, and with a slow ranker all score; rank zero alone does the rest, the others return
+    nothing.
     """
     assert cli.resolved.model is not None
     started = time.perf_counter()
@@ -52,24 +51,27 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
     config = cli.config_as_dict()
     seed = config["seed"] if model.random else 1
     folder = RunFolder.of(config["output_dir"], data.name, name, seed)
-    leads = rank_zero_only.rank == 0  # type: ignore[attr-defined]
-    if not leads:
+    leading = leads()
+    if not leading:
         be_silent()
     if seed != config["seed"]:
         say(f"{name} draws nothing at random: --seed {config['seed']} is ignored, results go to seed-1")
         config["seed"] = seed
     model.seed = seed
-    model.choose_profile(_has_gpu(config["trainer"]["accelerator"]))
+    gpu = _has_gpu(config["trainer"]["accelerator"])
+    model.choose_profile(gpu)
+    if config["trainer"]["precision"] is None:
+        config["trainer"]["precision"] = model.precision(gpu)
     if "profile" in config["model"]:
         config["model"]["profile"] = getattr(model, "profile")  # noqa: B009 - what is saved is what ran
-    processes = _processes(config["trainer"])
+    processes = process_count(config["trainer"])
     model.share_work(processes)
     _settle_trainer(config, model, name)
     strategy = config["trainer"]["strategy"]
     if strategy == "auto":
         strategy = model.strategy(processes)
     skip = config.pop("skip_trained")
-    if leads:
+    if leading:
         print(yaml.safe_dump({"ranker": name, **_given(config)}, sort_keys=False), end="", flush=True)
     quiet_lightning()
     if model.made_from is not None:
@@ -87,7 +89,7 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
 
     run = None
     loggers: list[Logger] = []
-    if leads:
+    if leading:
         folder.forget_results(keep_checkpoints=checkpoint is not None)
         if name in MAKES:  # a row of the old network must not stand beside the new one
             RunFolder.of(config["output_dir"], data.name, MAKES[name], seed).forget_results()
@@ -105,17 +107,23 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
         **{**config["trainer"], "strategy": strategy},
         callbacks=callbacks, logger=loggers, default_root_dir=str(folder.path),
     )  # fmt: skip
-    if leads and isinstance(model, NeuralRanker):
+    if leading and isinstance(model, NeuralRanker):
         remember_training(folder, config, model, data)
     _fit(trainer, model, data, checkpoint)
-    if not leads:
-        return {}
+    together = model.slow and processes > 1
+    if not together:
+        part()
+        if not leading:
+            return {}
     if isinstance(model, NeuralRanker):
         model.use_best_weights()
-    ranks = ranking_trainer(model, config["trainer"]["accelerator"])
+    ranks = trainer if together else ranking_trainer(model, config["trainer"])
     fusion = learn_fusion(ranks, model, name, data, TRAIN_FUSION) if model.fused else None
     watched = DEVELOPMENT_CPU if model.sampled else DEVELOPMENT
     ranked = rerank(ranks, model, data, watched, fusion["weights"] if fusion else None)
+    part()
+    if not leading:
+        return {}
     metrics = {"development/mrr": mean_reciprocal_rank(ranked.task, ranked.row)}
     if model.fused:
         metrics["development/mrr_alone"] = mean_reciprocal_rank(ranked.task, ranked.alone)
@@ -178,29 +186,10 @@ def _fit(trainer: L.Trainer, model: Ranker, data: L.LightningDataModule, checkpo
         raise
     finally:
         model.end_progress()
-    if dist.is_available() and dist.is_initialized():
-        dist.destroy_process_group()  # what follows is done by rank zero alone; a collective would wait for ever
 
 
 def _has_gpu(accelerator: str) -> bool:
     return accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
-
-
-def _processes(trainer: dict[str, Any]) -> int:
-    """Processes that the trainer will have; those that torchrun has started must be as many."""
-    if trainer["devices"] == "auto":
-        trainer["devices"] = 1  # shared servers: one, unless a number is asked for
-    devices = str(trainer["devices"])
-    wanted = "a number of processes, 1 or more"
-    require(devices.isdigit() and int(devices) >= 1, "--trainer.devices", trainer["devices"], wanted)
-    processes = int(devices) * (trainer["num_nodes"] or 1)
-    started = int(os.environ.get("WORLD_SIZE", "1"))
-    if "TORCHELASTIC_RUN_ID" in os.environ and started != processes:
-        raise UserError(
-            f"torchrun has started {started} processes and the settings ask for {processes}: "
-            f"give --trainer.devices {os.environ.get('LOCAL_WORLD_SIZE', started)}"
-        )
-    return processes
 
 
 def _given(config: dict[str, Any]) -> dict[str, Any]:

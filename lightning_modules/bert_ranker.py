@@ -173,6 +173,10 @@ class BertRanker(NeuralRanker):
                 "development and test are samples, development_cpu and test_cpu; --model.profile full for everything"
             )
 
+    def precision(self, gpu: bool) -> str | None:
+        """bfloat16 for the encoder where a GPU has it; the heads and the scores are float32 anyway."""
+        return "bf16-mixed" if gpu and torch.cuda.is_bf16_supported() else None
+
     def needs(self) -> Needs:
         options = PairOptions(self.seed, self.at_once, self.parts, self.collate, self.train_queries)
         sample = CPU_VALIDATION if self.sampled else QuerySample()
@@ -227,12 +231,24 @@ class BertRanker(NeuralRanker):
 
     # --- scoring
 
-    def score(self, batch: RankingBatch) -> np.ndarray:
-        """Pairs of about one length together, the longest first; nothing is left out."""
+    def predict_step(self, batch: RankingBatch, batch_idx: int) -> np.ndarray:  # noqa: ARG002
+        """All scores of the batch, on every process: each computes its share.
+
+        The slices do not depend on the number of processes, so neither do the scores, to the last bit.
+        """
+        trainer = self.trainer
+        if trainer.world_size == 1:
+            return self.score(batch)
+        mine = torch.from_numpy(self.score(batch, trainer.global_rank, trainer.world_size)).to(self.device)
+        whole: Any = trainer.strategy.reduce(mine, reduce_op="sum")  # what another process has computed is 0 here
+        return np.asarray(whole.cpu().numpy())
+
+    def score(self, batch: RankingBatch, share: int = 0, shares: int = 1) -> np.ndarray:
+        """Pairs of about one length together, the longest first; 0 for the slices of other shares."""
         assert batch.sequences is not None
         lengths = batch.sequences.lengths()[batch.candidates.values].clip(max=self.limits.chunk * self.limits.chunks)
-        scores = np.empty(len(lengths), np.float32)
-        slices = _slices(lengths, PIECES_SCORED)
+        scores = np.zeros(len(lengths), np.float32)
+        slices = _slices(lengths, PIECES_SCORED)[share::shares]
         with torch.no_grad():
             for pairs in track(slices, "score", total=len(slices)) if len(slices) > 1 else slices:
                 found = self(_on_device(self.inputs_of(batch, pairs), self.device))

@@ -25,7 +25,7 @@ class Ranker(L.LightningModule):
     random = False  # nothing is drawn: seeds are ignored, results live in seed-1
     seed = 1  # of everything that is drawn; set before anything is built
     made_from: str | None = None  # the ranker whose trained weights this one is made of
-    slow = False  # a run over the candidates takes so long that it is timed itself, not repeated for the clock
+    slow = False  # all devices score together, and the clock runs along: nothing is scored again for it
     sampled = False  # too slow for whole query sets: it is measured on the samples development_cpu and test_cpu
 
     def __init__(self, field: str, fused: bool, rerank_depth: int) -> None:
@@ -39,6 +39,10 @@ class Ranker(L.LightningModule):
 
     def choose_profile(self, gpu: bool) -> None:
         """Says whether there is a GPU; called before anything else is asked."""
+
+    def precision(self, gpu: bool) -> str | None:  # noqa: ARG002
+        """The trainer's precision where none is asked for; None: Lightning's own."""
+        return None
 
     def share_work(self, processes: int) -> None:
         """Says how many processes train together; called before `trainer_settings` and `needs`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -123,6 +124,20 @@ def test_gradients_and_rates_of_both_groups_do_not_depend_on_accumulation(place:
         assert [rates[number] for rates in whole.all_rates] == pytest.approx([base * one for one in expected])
     for name, value in whole.gradients[0].items():
         assert (value - parts.gradients[0][name]).abs().max() <= 1e-4 * max(1e-2, value.abs().max()), name
+
+
+def test_two_processes_write_the_run_file_of_one(trained: RunFolder, place: Place) -> None:
+    """Beside a quick ranker, whose file the helping process must leave alone."""
+    train(place.command("alone", "--model", "bm25_lemm"))
+    written = []
+    for processes in ("1", "2"):
+        process = place.process("alone", "--trainer.devices", processes, script="evaluate.py")
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, output
+        written.append([trained.run("test_cpu", False).read_bytes(), trained.per_query("test_cpu", False).read_bytes()])
+    assert written[0] == written[1]
+    saved = json.loads(trained.evaluation.read_text())
+    assert {one["device"] for one in saved["results"]} == {"2 x cpu"}
 
 
 def test_two_processes_train_as_one(place: Place, backbone: Path) -> None:

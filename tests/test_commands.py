@@ -141,7 +141,7 @@ def test_a_reloaded_ranker_reproduces_the_development_number_exactly(trained: Tr
         data = Folder(str(small_folder), cache_dir=str(trained.work / "cache"))
         model = load_ranker(folder, row, data)
         weights = json.loads(folder.fusion.read_text())["weights"] if model.fused else None
-        ranked = rerank(ranking_trainer(model), model, data, "development", weights)
+        ranked = rerank(ranking_trainer(model, {"accelerator": "auto"}), model, data, "development", weights)
         assert mean_reciprocal_rank(ranked.task, ranked.row) == trained.development[row]["development/mrr"]
 
 

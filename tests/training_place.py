@@ -38,9 +38,9 @@ class Place:
     def opened(self) -> Folder:
         return Folder(str(self.path), cache_dir=str(self.work / "cache"))
 
-    def process(self, output: str, *arguments: str) -> subprocess.Popen[str]:
+    def process(self, output: str, *arguments: str, script: str = "train.py") -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, str(ROOT / "train.py"), *self.command(output, *arguments)], cwd=self.work, text=True,
+            [sys.executable, str(ROOT / script), *self.command(output, *arguments)], cwd=self.work, text=True,
             env={**os.environ, "WANDB_MODE": "offline"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
