@@ -87,7 +87,8 @@ def generate(folder: Path, passages: int, seed: int = 7) -> None:
 
 
 def preparation(folder: Path, cache: Path, workers: int):  # type: ignore[no-untyped-def]
-    from datamodules.preparation import Preparation, PreparationSettings
+    from datamodules.preparation import Preparation
+    from datamodules.prepared_fields import PreparationSettings
     from datamodules.query_sets import SplitSizes
     from datamodules.sources import folder_source
     from datamodules.text_sources import FileTexts

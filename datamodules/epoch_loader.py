@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
+
+from torch.utils.data import DataLoader, Dataset
 
 T = TypeVar("T")
 
@@ -44,3 +46,12 @@ class EpochLoader(Generic[T]):
             finally:
                 for future in pending:
                     future.cancel()
+
+
+def ready_made(batches: Sequence[T] | Dataset[T]) -> DataLoader[T]:
+    """Batches handed on as they are: nothing is copied, nothing dropped, nothing padded."""
+    return DataLoader(batches, batch_size=None, num_workers=0, collate_fn=_as_it_is)  # type: ignore[arg-type]
+
+
+def _as_it_is(batch: T) -> T:
+    return batch

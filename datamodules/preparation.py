@@ -5,23 +5,23 @@
                                tuning-*     k1 and b of the first stage
                                index-*      bm25s index of the first stage
                                candidates-* top documents of each query set, as TREC runs and arrays
+                               dense-*      faiss index of the documents' vectors, where it is asked for
                                negatives-*  sampled negative documents of the training queries
 
-Free of torch and Lightning; `RetrievalData` is its thin face towards the trainer.
+Free of Lightning, and of torch but for the dense first stage; `RetrievalData` is its thin face towards the trainer.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from datamodules.analysis import SPACY_FIELDS, WORD_PIECES, AnalysisSettings, analyser_identity
+from datamodules.analysis import WORD_PIECES
 from datamodules.cached_step import cached_step, code_version, fingerprint
 from datamodules.candidates import (
     CandidateSet,
@@ -31,116 +31,23 @@ from datamodules.candidates import (
     sample_negatives,
     write_candidates,
 )
-from datamodules.collection import TABLE, Collection
-from datamodules.query_sets import DEVELOPMENT, SPLIT_SEED, TRAIN_MODELING, QuerySet
-from datamodules.tokenise import Field, QueryTokeniser, build_fields
-from datamodules.worker_pool import cores
+from datamodules.dense_retrieval import DenseEncoder, DenseIndex, recall, retrieve_dense
+from datamodules.prepared_fields import BM25, PreparedFields
+from datamodules.query_sets import DEVELOPMENT, SPLIT_SEED, TRAIN_MODELING
 from lexical.array_file import map_array
 from lexical.bm25 import BM25Parameters, Trial, search_space, tune
-from lexical.ragged import Ragged
+from lexical.rank_fusion import reciprocal_rank_fusion
 from lexical.ranking import RankedTask
 from lexical.retrieval import RetrievalIndex
 from terminal import progress_bar, say
 
-_FIELD_CODE = ["datamodules.analysis", "datamodules.tokenise"]
-_FIELD_CODE += ["lexical.forward_index", "lexical.ragged", "lexical.array_file"]
+_CANDIDATE_CODE = ["datamodules.candidates", "lexical.trec_run", "lexical.ranking"]
+RECALL = "recall.json"
 NEGATIVES, NEGATIVES_FROM = 20, 500  # "20 negative examples selected from a set of top-500 candidates"
 
 
-class TextSource(Protocol):
-    """Writes the folder ``texts``: the collection and its query sets."""
-
-    def identity(self) -> Any: ...
-
-    def write(self, folder: Path) -> None: ...
-
-
-@dataclass(frozen=True)
-class PreparationSettings:
-    analysis: AnalysisSettings = field(default_factory=AnalysisSettings)
-    first_stage_field: str = "lemm"
-    k1: float | None = None  # of the first stage; None: tuned on development
-    b: float | None = None
-    depth: int = 1000  # candidates kept for a query
-    candidates: Path | None = None  # an external TREC run instead of the first stage
-    workers: int = 0  # processes of the tokenisation; 0: one a core
-
-    def worker_count(self) -> int:
-        return self.workers or cores()
-
-
-class Preparation:
-    def __init__(self, name: str, source: TextSource, settings: PreparationSettings, cache_dir: Path) -> None:
-        self.name, self.source, self.settings = name, source, settings
-        self.folder = cache_dir / name / fingerprint(source.identity())
-        self._fields: dict[str, Field] = {}
-        self._folders: dict[Any, Path] = {}  # steps that are known to be there: each is checked once a run
-
-    # --- texts
-
-    @cached_property
-    def texts(self) -> Path:
-        folder = cached_step(self.folder / "texts", self.source.write, f"{self.name}: texts", self.source.identity())
-        for note in json.loads((folder / "notes.json").read_text()):
-            say(note)
-        return folder
-
-    @cached_property
-    def collection(self) -> Collection:
-        return Collection(self.texts / "collection")
-
-    @cached_property
-    def query_sets(self) -> dict[str, QuerySet]:
-        names = json.loads((self.texts / "query_sets.json").read_text())
-        return {name: QuerySet(self.texts / "query_sets", name) for name in names}
-
-    # --- fields
-
-    def field(self, name: str) -> Field:
-        if name not in self._fields:
-            for one in SPACY_FIELDS if name in SPACY_FIELDS else (name,):
-                self._fields[one] = Field(self.field_folder(name) / one)
-        return self._fields[name]
-
-    def query_tokens(self, query_set: str, field: str) -> Ragged:
-        folder = self.field_folder(field) / field / "queries"
-        return Ragged(map_array(folder / f"{query_set}.offsets.npy"), map_array(folder / f"{query_set}.tokens.npy"))
-
-    def field_folder(self, name: str) -> Path:
-        group = SPACY_FIELDS if name in SPACY_FIELDS else (name,)
-        if group not in self._folders:
-            self._folders[group] = self._built_fields(name, group)
-        return self._folders[group]
-
-    def _built_fields(self, name: str, group: tuple[str, ...]) -> Path:
-        analysis = self.settings.analysis
-        parameters = {
-            "fields": group,
-            "analyser": analyser_identity(name, analysis),
-            "max_doc_tokens": analysis.max_doc_tokens,
-            "code": code_version([*_FIELD_CODE, "datamodules.preparation"]),
-        }
-
-        documents = self.texts / "collection" / TABLE
-
-        def build(folder: Path) -> None:
-            build_fields(documents, len(self.collection), group, analysis, self.settings.worker_count(), folder)
-            self._tokenise_queries({one: Field(folder / one) for one in group})
-
-        label = "words and lemmas" if name in SPACY_FIELDS else "word pieces" if name == WORD_PIECES else name
-        place = self.folder / f"fields-{group[0]}-{fingerprint(parameters)}"
-        return cached_step(place, build, f"{self.name}: {label}", parameters)
-
-    def _tokenise_queries(self, fields: dict[str, Field]) -> None:
-        tokeniser = QueryTokeniser(fields, self.settings.analysis)
-        for query_set in self.query_sets.values():
-            for name, tokens in tokeniser.tokenise(query_set.texts).items():
-                folder = fields[name].folder / "queries"
-                folder.mkdir(exist_ok=True)
-                np.save(folder / f"{query_set.name}.offsets.npy", tokens.offsets)
-                np.save(folder / f"{query_set.name}.tokens.npy", tokens.values)
-
-    # --- first stage
+class Preparation(PreparedFields):
+    """Texts and fields, and all that is found and drawn from them."""
 
     @cached_property
     def first_stage_parameters(self) -> BM25Parameters:
@@ -198,8 +105,10 @@ class Preparation:
         if key not in self._folders:
             if self.settings.candidates is not None:
                 self._folders[key] = self._external_folder(query_set)
-            else:
+            elif self.settings.first_stage == "bm25":
                 self._folders[key] = self._candidate_folder(self.first_stage_parameters, self.ranked_sets)
+            else:
+                self._folders[key] = self._mixed_folder(self.ranked_sets)
             lengths = open_candidates(self._folders[key], query_set).candidates.lengths()
             if empty := np.count_nonzero(lengths == 0):
                 say(f"{query_set}: queries without any candidate, which count as 0: {empty:,}")
@@ -218,7 +127,7 @@ class Preparation:
         """(train_modeling queries, 20) document rows, -1 where a query has fewer non-relevant candidates."""
         external = self.settings.candidates is not None
         parameters = {
-            "from": self.candidate_folder(TRAIN_MODELING).name if external else self._tuned_index().name,
+            "from": self.candidate_folder(TRAIN_MODELING).name if external else self._indexes(),
             "depth": NEGATIVES_FROM,
             "count": NEGATIVES,
             "seed": SPLIT_SEED,
@@ -230,7 +139,7 @@ class Preparation:
                 found = self.candidates(TRAIN_MODELING)
                 found = CandidateSet(found.candidates.head(NEGATIVES_FROM), found.scores)
             else:
-                found = self._retrieved(RetrievalIndex.load(self._tuned_index()), TRAIN_MODELING, NEGATIVES_FROM)
+                found = self._retrieved_by_all(TRAIN_MODELING, NEGATIVES_FROM)[self.settings.first_stage]
             relevant = self.query_sets[TRAIN_MODELING].relevant
             np.save(folder / "rows.npy", sample_negatives(found, relevant, SPLIT_SEED, NEGATIVES))
 
@@ -241,8 +150,67 @@ class Preparation:
         tokens = self.query_tokens(query_set, self.settings.first_stage_field)
         return retrieve(index, tokens, query_set, depth, self.settings.worker_count(), self.collection.id_order)
 
+    def _retrieved_by_all(self, query_set: str, depth: int) -> dict[str, CandidateSet]:
+        """What BM25 finds; and where a dense first stage is in use, what it finds and what both find together."""
+        found = {BM25: self._retrieved(RetrievalIndex.load(self._tuned_index()), query_set, depth)}
+        if self.settings.first_stage != BM25:
+            encoder, tokens = self._dense_encoder, self.query_tokens(query_set, WORD_PIECES)
+            found["dense"] = retrieve_dense(encoder, DenseIndex.load(self._dense_index()), tokens, query_set, depth)
+            both = [one.candidates for one in found.values()]
+            fused = reciprocal_rank_fusion(both, depth, len(self.collection), np.asarray(self.collection.id_order))
+            found["hybrid"] = CandidateSet(*fused)
+        return found
+
     def _tuned_index(self) -> Path:
         return self.index_folder(self.first_stage_parameters)
+
+    def _indexes(self) -> Any:
+        """What decides which documents are found."""
+        dense = [] if self.settings.first_stage == BM25 else [self.settings.first_stage, self._dense_index().name]
+        return [self._tuned_index().name, *dense]
+
+    @cached_property
+    def _dense_encoder(self) -> DenseEncoder:
+        return DenseEncoder(self.settings.dense, self.field(WORD_PIECES).vocabulary())
+
+    def _dense_index(self) -> Path:
+        parameters = {
+            "tokens": self.field_folder(WORD_PIECES).name,
+            "encoder": self.settings.dense,
+            "code": code_version(["datamodules.dense_retrieval"]),
+        }
+
+        def build(folder: Path) -> None:
+            DenseIndex.build(self._dense_encoder, self.field(WORD_PIECES).sequences, folder)
+
+        place = self.folder / f"dense-{fingerprint(parameters)}"
+        return cached_step(place, build, f"{self.name}: vectors of the documents", parameters)
+
+    def _mixed_folder(self, query_sets: tuple[str, ...]) -> Path:
+        """Candidates of a dense or hybrid first stage, with the recall of each beside BM25's."""
+        kind = self.settings.first_stage
+        parameters = {
+            "indexes": self._indexes(),
+            "query_sets": query_sets,
+            "depth": self.settings.depth,
+            "code": code_version([*_CANDIDATE_CODE, "datamodules.dense_retrieval", "lexical.rank_fusion"]),
+        }
+
+        def build(folder: Path) -> None:
+            recalls = {}
+            for name in query_sets:
+                found, queries = self._retrieved_by_all(name, self.settings.depth), self.query_sets[name]
+                write_candidates(found[kind], queries, self.collection, kind, folder)
+                depths = sorted({100, self.settings.depth})
+                recalls[name] = {one: {k: recall(found[one].candidates, queries.relevant, k) for k in depths}
+                                 for one in found}  # fmt: skip
+            (folder / RECALL).write_text(json.dumps(recalls, indent=1) + "\n")
+
+        place = self.folder / f"candidates-{kind}-{fingerprint(parameters)}"
+        folder = cached_step(place, build, f"{self.name}: {kind} candidates of {', '.join(query_sets)}", parameters)
+        for name, one in json.loads((folder / RECALL).read_text())[DEVELOPMENT].items():
+            say(f"{name}: " + ", ".join(f"development recall@{depth} {value:.4f}" for depth, value in one.items()))
+        return folder
 
     def _task(self, query_set: str, found: CandidateSet) -> RankedTask:
         candidates, relevant = found.candidates, self.query_sets[query_set].relevant
@@ -272,7 +240,7 @@ class Preparation:
             "index": self.index_folder(bm25).name,
             "query_sets": query_sets,
             "depth": self.settings.depth,
-            "code": code_version(["datamodules.candidates", "lexical.trec_run", "lexical.ranking"]),
+            "code": code_version(_CANDIDATE_CODE),
         }
 
         def build(folder: Path) -> None:
@@ -291,7 +259,7 @@ class Preparation:
             "run": self.external_identity(),
             "query_set": query_set,
             "depth": self.settings.depth,
-            "code": code_version(["datamodules.candidates", "lexical.trec_run", "lexical.ranking"]),
+            "code": code_version(_CANDIDATE_CODE),
         }
 
         def build(folder: Path) -> None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import lightning as L
 import numpy as np
-from torch.utils.data import ConcatDataset, DataLoader, Dataset
+from torch.utils.data import ConcatDataset, DataLoader
 
 from datamodules.analysis import LOOKUP, AnalysisSettings
 from datamodules.bitext_blocks import BitextBlocks
 from datamodules.cached_step import fingerprint
-from datamodules.epoch_loader import EpochLoader
-from datamodules.preparation import Preparation, PreparationSettings, TextSource
+from datamodules.dense_retrieval import DenseSettings
+from datamodules.epoch_loader import EpochLoader, ready_made
+from datamodules.preparation import Preparation
+from datamodules.prepared_fields import PreparationSettings, TextSource
 from datamodules.query_sets import DEVELOPMENT, SPLIT_SEED, TEST, TRAIN_FUSION, TRAIN_MODELING, QuerySet, SplitSizes
 from datamodules.sampled_sets import SAMPLES, TEST_CPU, SampledSet
 from datamodules.sources import IrDatasetsSource, Source, existing_folder, folder_source, official_source
@@ -46,6 +47,9 @@ class RetrievalData(L.LightningDataModule):
         k1: BM25 parameter of the first stage; tuned on development when not given.
         b: BM25 parameter of the first stage; tuned on development when not given.
         candidates: a TREC run (or a folder with QUERY_SET.run) to use instead of the first stage.
+        first_stage: "bm25", "dense" (vectors of an encoder), or "hybrid": both, fused by rank.
+        dense_encoder: whose mean-pooled vectors are searched: "packaged", a Hugging Face name, or a folder.
+        dense_pieces: word pieces of a document or query that this encoder reads.
         max_doc_tokens: tokens of a document that are indexed, per field; all when not given.
         spacy_model: "lookup" (needs no model), or an installed pipeline such as en_core_web_sm.
         tokenizer: of the field bwps: "packaged", a folder with tokenizer.json, or a Hugging Face name.
@@ -61,6 +65,9 @@ class RetrievalData(L.LightningDataModule):
         k1: float | None = None,
         b: float | None = None,
         candidates: str | None = None,
+        first_stage: Literal["bm25", "dense", "hybrid"] = "bm25",
+        dense_encoder: str = PACKAGED,
+        dense_pieces: int = 128,
         max_doc_tokens: int | None = None,
         spacy_model: str = LOOKUP,
         tokenizer: str = PACKAGED,
@@ -71,12 +78,15 @@ class RetrievalData(L.LightningDataModule):
         require(max_doc_tokens is None or max_doc_tokens >= 1, "--data.max_doc_tokens", max_doc_tokens, "1 or more")
         require(k1 is None or k1 >= 0, "--data.k1", k1, "0 or more")
         require(b is None or 0 <= b <= 1, "--data.b", b, "between 0 and 1")
+        require(3 <= dense_pieces <= 512, "--data.dense_pieces", dense_pieces, "from 3 to 512")
         settings = PreparationSettings(
             analysis=AnalysisSettings(spacy_model, tokenizer, max_doc_tokens),
             k1=k1,
             b=b,
             depth=depth,
             candidates=None if candidates is None else Path(candidates).expanduser(),
+            first_stage=first_stage,
+            dense=DenseSettings(dense_encoder, dense_pieces),
             workers=workers,
         )
         self.name: str = name
@@ -120,16 +130,16 @@ class RetrievalData(L.LightningDataModule):
     def _loader(self, kind: Loader) -> Any:
         fields = self._asked.fields
         if kind == "pool":
-            return _ready_made([self._tuning_batch(field, self.prepared.tuning_task()) for field in fields])
+            return ready_made([self._tuning_batch(field, self.prepared.tuning_task()) for field in fields])
         if kind == "development":
             task = self.prepared.ranked_task(DEVELOPMENT, self._asked.depth)
-            return _ready_made([self._tuning_batch(field, task) for field in fields])
+            return ready_made([self._tuning_batch(field, task) for field in fields])
         if kind == "pairs":
             return self._pair_loader(fields[0])
         if kind == "sample":
-            return _ready_made([self.validation_batch(fields[0], self._share)])
+            return ready_made([self.validation_batch(fields[0], self._share)])
         blocks = [BitextBlocks(self.prepared, field, self._asked.bitext, self._share) for field in fields]
-        return _ready_made(ConcatDataset(blocks))
+        return ready_made(ConcatDataset(blocks))
 
     def _pair_loader(self, field: str) -> EpochLoader[Any]:
         options, prepared = self._asked.pairs, self.prepared
@@ -174,7 +184,7 @@ class RetrievalData(L.LightningDataModule):
 
     def ranking_loader(self, query_set: str, field: str, depth: int) -> DataLoader[RankingBatch]:
         """Batches of queries with their candidates, in the order of the query set."""
-        return _ready_made(self._ranking_batches(query_set, field, depth))
+        return ready_made(self._ranking_batches(query_set, field, depth))
 
     def first_stage_scores(self, query_set: str, depth: int, most_batches: int | None = None) -> np.ndarray:
         """(pairs,) BM25 of the first-stage field divided by the sum of query idf values, over the same candidates."""
@@ -311,15 +321,6 @@ def _sizes(train_fusion: int | None, development: int | None, test: int | None) 
     for name, size in sizes._asdict().items():
         require(size is None or size >= 1, f"--data.{name}_queries", size, "1 or more")
     return sizes
-
-
-def _ready_made(batches: Sequence[T] | Dataset[T]) -> DataLoader[T]:
-    """Batches handed on as they are: nothing is copied, nothing dropped, nothing padded."""
-    return DataLoader(batches, batch_size=None, num_workers=0, collate_fn=_as_it_is)  # type: ignore[arg-type]
-
-
-def _as_it_is(batch: T) -> T:
-    return batch
 
 
 def _rows(values: Ragged, start: int, end: int) -> Ragged:

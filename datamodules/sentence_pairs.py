@@ -13,15 +13,16 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from lexical.batches import NOT_HIDDEN, SentenceBatch
 from lexical.ragged import Ragged
+from user_error import UserError
 
 HIDDEN, MASKED, REPLACED = 0.15, 0.8, 0.1
-NOT_HIDDEN = -100  # the label that torch's cross entropy passes over
 SHORTEST = 8  # pieces of a span; less has no two parts
 
 
 class PretrainingTokens(NamedTuple):
-    """Ids of the word pieces that mean something here."""
+    """Ids of the word pieces that mean something to the pretraining."""
 
     cls: int
     sep: int
@@ -30,15 +31,13 @@ class PretrainingTokens(NamedTuple):
     ends: tuple[int, ...]  # . ? !
     pieces: int  # size of the vocabulary
 
-
-class SentenceBatch(NamedTuple):
-    """Sequences [CLS] A [SEP] B [SEP], padded."""
-
-    tokens: np.ndarray  # (sequences, longest) int64
-    types: np.ndarray  # (sequences, longest) int64: 1 in B
-    mask: np.ndarray  # (sequences, longest) int64: 0 in the padding
-    labels: np.ndarray  # (sequences, longest) int64: the hidden pieces, elsewhere NOT_HIDDEN
-    follows: np.ndarray  # (sequences,) int64: 0 where B follows A, 1 where it does not, as in BERT
+    @classmethod
+    def of(cls, vocabulary: list[str]) -> PretrainingTokens:
+        place = {piece: number for number, piece in enumerate(vocabulary)}
+        if missing := [piece for piece in ("[CLS]", "[SEP]", "[PAD]", "[MASK]") if piece not in place]:
+            raise UserError(f"--model.pretrain: the word pieces of this data have no {', '.join(missing)}")
+        ends = tuple(place[piece] for piece in ".?!" if piece in place)
+        return cls(place["[CLS]"], place["[SEP]"], place["[PAD]"], place["[MASK]"], ends, len(vocabulary))
 
 
 class SentencePairs:
@@ -61,7 +60,7 @@ class SentencePairs:
         )
         apart = owners % held_out == held_out - 1
         self.training, self.held_out = np.flatnonzero(~apart), np.flatnonzero(apart)
-        self._owners = owners
+        self._owners, self._apart = owners, apart
 
     def order(self, epoch: int) -> np.ndarray:
         """The training spans of an epoch, as they come."""
@@ -88,7 +87,8 @@ class SentencePairs:
         a, b = pieces[:cut], pieces[cut:]
         other = False
         if rng.random() < 0.5:
-            stranger = int(rng.integers(len(self.starts)))
+            among = self.held_out if self._apart[span] else self.training  # held-out text is never trained on
+            stranger = int(among[rng.integers(len(among))])
             if self._owners[stranger] != self._owners[span]:
                 strange = self._span(stranger)
                 b, other = strange[self._border(strange, rng) :][: self.length - 3 - cut], True

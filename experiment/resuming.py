@@ -10,74 +10,54 @@ had happened. Other settings, or a training that was complete, start anew.
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
+from callbacks.checkpoints import BestCheckpoint, Patience, last_checkpoints
 from callbacks.epoch_report import EpochReport
 from callbacks.sparse_export import SparseExport
+from callbacks.target_pretraining import EncoderPretraining
 from datamodules.cached_step import fingerprint
 from datamodules.retrieval_data import RetrievalData
+from datamodules.sentence_pairs import PretrainingTokens, SentencePairs
 from experiment.folders import RunFolder, read_json, write_json
 from experiment.named_configs import resolve
+from lightning_modules.bert_ranker import BertRanker
 from lightning_modules.neural_ranker import NeuralRanker
 from lightning_modules.nn_model1 import NNModel1
 from lightning_modules.table_export import ExportSettings
 from terminal import say
 
-CHECKPOINT_INTERVAL = timedelta(minutes=5)
 
-
-class BestCheckpoint(ModelCheckpoint):
-    """best.ckpt, found again when the outputs have been moved."""
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        moved = {**state_dict, "dirpath": self.dirpath}
-        if state_dict["best_model_path"]:
-            here = str(Path(str(self.dirpath)) / "best.ckpt")
-            best = {here: state_dict["best_model_score"]}
-            moved |= {"best_model_path": here, "kth_best_model_path": here, "best_k_models": best}
-        super().load_state_dict(moved)
-
-
-class StepCheckpoint(ModelCheckpoint):
-    """last.ckpt between two epochs' ends: never between two parts of an optimiser step, whose gradients no checkpoint
-    holds, and not at the last batch, after which a resumed training would not validate."""
-
-    def on_train_batch_end(self, trainer: L.Trainer, *rest: Any) -> None:
-        loop = trainer.fit_loop.epoch_loop
-        if not loop._should_accumulate() and not loop.batch_progress.is_last_batch:
-            super().on_train_batch_end(trainer, *rest)
-
-
-class Patience(EarlyStopping):
-    """A training that had stopped early, and was killed before it was saved, does not go on."""
-
-    def on_fit_start(self, trainer: L.Trainer, *_: Any) -> None:
-        if self.wait_count >= self.patience:
-            trainer.should_stop = True
-
-
-def training_callbacks(model: NeuralRanker, folder: RunFolder, data: RetrievalData, data_name: str) -> list[L.Callback]:
+def training_callbacks(
+    model: NeuralRanker, folder: RunFolder, data: RetrievalData, data_name: str, trainer: dict[str, Any]
+) -> list[L.Callback]:
     """`last` comes after `best`, so that it remembers which epoch was the best."""
     directory = folder.checkpoint.parent
     best = BestCheckpoint(
         directory, "best", monitor=model.monitor, mode="max", save_weights_only=True, enable_version_counter=False,
         auto_insert_metric_name=False,
     )  # fmt: skip
-    steps = model.checkpoint_steps
-    between: dict[str, Any] = {"every_n_train_steps": steps} if steps else {"train_time_interval": CHECKPOINT_INTERVAL}
-    last = [
-        ModelCheckpoint(directory, "last", save_on_train_epoch_end=True, enable_version_counter=False),
-        StepCheckpoint(directory, "last", **between, enable_version_counter=False),
-    ]
+    last = last_checkpoints(directory, model.checkpoint_steps)
     stop = [] if model.patience is None else [Patience(model.monitor, mode="max", patience=model.patience)]
     exports = [_export(model, folder, data, data_name)] if type(model) is NNModel1 else []
-    return [EpochReport(), *stop, *exports, best, *last]
+    pretraining = [_pretraining(model, data, trainer)] if isinstance(model, BertRanker) and model.pretrain else []
+    return [*pretraining, EpochReport(), *stop, *exports, best, *last]
+
+
+def _pretraining(model: BertRanker, data: RetrievalData, trainer: dict[str, Any]) -> EncoderPretraining:
+    assert model.pretrain is not None
+    field, settings = data.prepared.field(model.field), model.pretrain
+    tokens = PretrainingTokens.of(field.vocabulary())
+    pairs = SentencePairs(field.sequences, tokens, settings.length, settings.seed)
+    used = {key: trainer[key] for key in ("accelerator", "devices", "num_nodes", "strategy", "precision")}
+    known_by = data.prepared.field_folder(model.field).name
+    return EncoderPretraining(
+        data.prepared.folder, pairs, known_by, model.backbone, settings, used, model.checkpoint_steps
+    )
 
 
 def _export(model: NNModel1, folder: RunFolder, data: RetrievalData, data_name: str) -> SparseExport:

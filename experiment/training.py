@@ -100,13 +100,13 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
         if run is not None:
             run.define_metric("val/mrr", summary="max")
             loggers.append(WandbLogger(experiment=run))
-    callbacks = (
-        training_callbacks(model, folder, data, cli.resolved.data_name) if isinstance(model, NeuralRanker) else []
-    )
+    settings = {**config["trainer"], "strategy": strategy}
+    callbacks = []
+    if isinstance(model, NeuralRanker):
+        callbacks = training_callbacks(model, folder, data, cli.resolved.data_name, settings)
     trainer = cli.instantiate_trainer(
-        **{**config["trainer"], "strategy": strategy},
-        callbacks=callbacks, logger=loggers, default_root_dir=str(folder.path),
-    )  # fmt: skip
+        **settings, callbacks=callbacks, logger=loggers, default_root_dir=str(folder.path)
+    )
     if leading and isinstance(model, NeuralRanker):
         remember_training(folder, config, model, data)
     _fit(trainer, model, data, checkpoint)

@@ -12,6 +12,7 @@ from lexical.forward_index import ForwardIndex
 from lexical.ragged import Ragged
 from lexical.ranking import RankedTask
 
+NOT_HIDDEN = -100  # the label that torch's cross entropy passes over
 Loader = Literal["pool", "development", "bitext", "pairs", "sample"]
 
 
@@ -86,3 +87,13 @@ class ValidationBatch(NamedTuple):
     numbers: np.ndarray  # (queries,) the number of a query in its set
     relevant: np.ndarray  # (pairs,) bool
     id_order: np.ndarray  # (documents,) place of a document in the order of ids: the tie rule
+
+
+class SentenceBatch(NamedTuple):
+    """Sequences [CLS] A [SEP] B [SEP] for the pretraining of an encoder, padded."""
+
+    tokens: np.ndarray  # (sequences, longest) int64
+    types: np.ndarray  # (sequences, longest) int64: 1 in B
+    mask: np.ndarray  # (sequences, longest) int64: 0 in the padding
+    labels: np.ndarray  # (sequences, longest) int64: the hidden pieces, elsewhere NOT_HIDDEN
+    follows: np.ndarray  # (sequences,) int64: 0 where B follows A, 1 where it does not, as in BERT

@@ -24,7 +24,7 @@ from lightning_modules.chunk_encoder import (
     pretrained_transformer,
     specials_of,
 )
-from lightning_modules.chunks import ChunkLimits, EncoderInputs, Group, Specials, encoder_inputs
+from lightning_modules.chunks import ChunkLimits, EncoderInputs, Group, GroupLimits, Specials, encoder_inputs
 from lightning_modules.heads.drmm import DRMMHead
 from lightning_modules.heads.knrm import KNRMHead
 from lightning_modules.heads.model1 import Model1Head
@@ -32,12 +32,13 @@ from lightning_modules.heads.pacrr import PACRRHead
 from lightning_modules.heads.vanilla import VanillaHead
 from lightning_modules.neural_ranker import NeuralRanker
 from lightning_modules.saved_ranker import load_saved_ranker, read_tokenizer, save_ranker, text_pairs
+from lightning_modules.target_pretraining import PretrainingSettings
 from packaged_encoder import PACKAGED
 from terminal import say, track
 from user_error import UserError, require
 
-POSITIONS_AT_ONCE = {"cpu": 4096}  # padded positions that the encoder is given at once
-POSITIONS_ELSEWHERE = 1 << 16
+AT_ONCE = {"cpu": GroupLimits()}  # what the encoder is given at once
+AT_ONCE_ELSEWHERE = GroupLimits(positions=1 << 16, padding=1 << 12)
 PIECES_SCORED = 1 << 15  # document pieces that are scored together: their vectors of all layers are in memory
 
 HeadName = Literal["vanilla", "knrm", "drmm", "pacrr", "model1"]
@@ -56,6 +57,10 @@ class BertRanker(NeuralRanker):
         projection: width of x_q and x_d of the Model 1 layer.
         hidden: widths of its F1 and F2.
         dropout: share of its token features that is dropped in training.
+        pretrain: before it learns to rank, the encoder learns the language of the collection (masked language
+            modelling and next-sentence prediction); done once for a data set and backbone.
+        pretrain_sequences: of 128 pieces that it sees then; the whole collection when not given.
+        pretrain_rate: learning rate of the pretraining.
         gradient_checkpointing: compute the encoder's layers again in the backward pass instead of keeping them.
         profile: "full", "cpu" (samples of the queries, for machines without a GPU) or "auto": cpu where there is none.
         train_queries: training queries of an epoch, a fixed sample; all when not given.
@@ -87,6 +92,9 @@ class BertRanker(NeuralRanker):
         projection: int = 128,
         hidden: list[int] = [128, 64],  # noqa: B006 - jsonargparse shows it; never changed
         dropout: float = 0.1,
+        pretrain: bool = False,
+        pretrain_sequences: int | None = None,
+        pretrain_rate: float = 3e-5,
         gradient_checkpointing: bool = False,
         profile: Literal["auto", "cpu", "full"] = "auto",
         train_queries: int | None = None,
@@ -116,6 +124,7 @@ class BertRanker(NeuralRanker):
         self.limits = ChunkLimits(positions, query_pieces, chunks)
         self.head_name, self.backbone, self.gradient_checkpointing = head, backbone, gradient_checkpointing
         self.projection, self.hidden, self.dropout = projection, (hidden[0], hidden[1]), dropout
+        self.pretrain = PretrainingSettings(pretrain_sequences, pretrain_rate).check() if pretrain else None
         self.profile, self.sampled = str(profile), profile == "cpu"
         self.train_queries, self.head_learning_rate = train_queries, head_learning_rate
 
@@ -153,7 +162,11 @@ class BertRanker(NeuralRanker):
 
     def start_weights(self, vocabulary: list[str]) -> None:  # noqa: ARG002
         """The trained weights of the backbone; the head stays random."""
-        self.encoder.transformer.load_state_dict(pretrained_transformer(self.backbone).state_dict(), strict=True)
+        self.start_from(self.backbone)
+
+    def start_from(self, encoder: str) -> None:
+        """The weights of an encoder of the same architecture: a name or a folder."""
+        self.encoder.transformer.load_state_dict(pretrained_transformer(encoder).state_dict(), strict=True)
 
     def forward(self, inputs: EncoderInputs) -> Tensor:
         """(pairs,) float32 scores."""
@@ -193,7 +206,7 @@ class BertRanker(NeuralRanker):
         most = self.limits.chunk * self.limits.chunks
         queries = ragged([batch.queries.row(i)[: self.limits.query_pieces] for i in owners], np.int64)
         documents = ragged([batch.sequences.row(i)[:most] for i in batch.candidates.values[pairs]], np.int64)
-        at_once = POSITIONS_AT_ONCE.get(self.device.type, POSITIONS_ELSEWHERE)
+        at_once = AT_ONCE.get(self.device.type, AT_ONCE_ELSEWHERE)
         return encoder_inputs(queries, documents, self.limits, self.specials, at_once)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:  # noqa: ARG002

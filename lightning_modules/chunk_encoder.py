@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ class ChunkEncoder(nn.Module):
     def __init__(self, transformer: nn.Module, all_layers: bool) -> None:
         super().__init__()
         self.transformer, self.all_layers = transformer, all_layers
+        self._has_types = "token_type_ids" in inspect.signature(transformer.forward).parameters
 
     @property
     def width(self) -> int:
@@ -57,10 +60,10 @@ class ChunkEncoder(nn.Module):
 
     def _hidden(self, group: Any) -> Tensor:
         mask = None if group.mask is None else group.mask.long()
+        types = {"token_type_ids": group.types} if self._has_types else {}
         found = self.transformer(
-            input_ids=group.tokens, attention_mask=mask, token_type_ids=group.types,
-            output_hidden_states=self.all_layers,
-        )  # fmt: skip
+            input_ids=group.tokens, attention_mask=mask, **types, output_hidden_states=self.all_layers
+        )
         hidden = torch.stack(found.hidden_states) if self.all_layers else found.last_hidden_state[None]
         return hidden.flatten(1, 2)
 
@@ -72,22 +75,48 @@ def encoder_folder(name: str) -> str:
     )
 
 
+def encoder_identity(name: str) -> list[Any]:
+    """What tells this encoder from another one: files of a folder, the commit of a Hugging Face name."""
+    from transformers import AutoConfig
+
+    place = Path(encoder_folder(name))
+    files = sorted(place.glob("*.*")) if place.is_dir() else []
+    config = fetched(name, AutoConfig.from_pretrained)
+    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return [str(place.resolve()) if files else name, getattr(config, "_commit_hash", None), stats]
+
+
 def new_transformer(name: str) -> nn.Module:
     """An encoder with the architecture of `name` and random weights."""
     from transformers import AutoConfig, AutoModel
 
-    config = _fetched(name, lambda place: AutoConfig.from_pretrained(place))
-    return AutoModel.from_config(config, attn_implementation=ATTENTION, add_pooling_layer=False)
+    config = fetched(name, AutoConfig.from_pretrained)
+    return AutoModel.from_config(config, attn_implementation=ATTENTION, **_without_pooler(config))
 
 
 def pretrained_transformer(name: str) -> nn.Module:
-    """The encoder `name` with its trained weights."""
+    """The encoder `name` with its trained weights, all of them."""
+    from transformers import AutoConfig, AutoModel
+
+    options = _without_pooler(fetched(name, AutoConfig.from_pretrained))
+    model, loaded = fetched(
+        name,
+        lambda place: AutoModel.from_pretrained(
+            place, attn_implementation=ATTENTION, output_loading_info=True, **options
+        ),
+    )
+    if missing := sorted(loaded["missing_keys"]):
+        raise UserError(f"--model.backbone {name}: weights are missing, such as {missing[0]}; they would be random")
+    return model
+
+
+def _without_pooler(config: Any) -> dict[str, bool]:
+    """A pooler that no head uses breaks plain DDP; some encoders have none."""
     from transformers import AutoModel
 
-    return _fetched(
-        name,
-        lambda place: AutoModel.from_pretrained(place, attn_implementation=ATTENTION, add_pooling_layer=False),
-    )
+    kind: Any = AutoModel._model_mapping[type(config)]
+    known = inspect.signature(kind).parameters
+    return {"add_pooling_layer": False} if "add_pooling_layer" in known else {}
 
 
 def specials_of(vocabulary: list[str], name: str) -> Specials:
@@ -101,11 +130,13 @@ def specials_of(vocabulary: list[str], name: str) -> Specials:
     return Specials(place["[CLS]"], place["[SEP]"], place["[PAD]"])
 
 
-def _fetched(name: str, load: Any) -> Any:
+def fetched(name: str, load: Callable[[str], Any]) -> Any:
+    """What `load` makes of the encoder's folder or name, with one clear line where there is none."""
     from transformers.utils import logging
 
     place = encoder_folder(name)
     logging.disable_progress_bar()  # a bar over 37 tensors tells nobody anything
+    logging.set_verbosity_error()  # nor does a list of weights that are left out; missing ones are an error of ours
     try:
         return load(place)
     except Exception as error:  # the hub client has no common base class for "no network" and "no such model"

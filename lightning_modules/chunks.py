@@ -74,13 +74,17 @@ def chunk_lengths(length: int, limits: ChunkLimits) -> list[int]:
     return [max(0, min(size, length - start * size)) for start in range(count)]
 
 
-def encoder_inputs(
-    queries: Ragged, documents: Ragged, limits: ChunkLimits, specials: Specials, positions_at_once: int
-) -> EncoderInputs:
-    """The sequences of the pairs (row i of `queries`, row i of `documents`).
+class GroupLimits(NamedTuple):
+    """What a device likes to be given at once, in positions."""
 
-    A group has `positions_at_once` positions at the most, padding included, or is a single sequence.
-    """
+    positions: int = 4096  # at the most, padding included, unless it is a single sequence
+    padding: int = 256  # more than this costs more than another group would
+
+
+def encoder_inputs(
+    queries: Ragged, documents: Ragged, limits: ChunkLimits, specials: Specials, at_once: GroupLimits
+) -> EncoderInputs:
+    """The sequences of the pairs (row i of `queries`, row i of `documents`)."""
     query_lengths = np.minimum(queries.lengths(), limits.query_pieces)
     chunks = [chunk_lengths(int(length), limits) for length in documents.lengths()]
     document_lengths = np.array([sum(one) for one in chunks], np.int64)
@@ -92,7 +96,7 @@ def encoder_inputs(
     for i in range(1, len(pair)):
         start[i] = start[i - 1] + pieces[i - 1] if pair[i] == pair[i - 1] else 0
     at = 0
-    for members in _groups(lengths, positions_at_once):
+    for members in _groups(lengths, at_once):
         longest = int(lengths[members].max())
         tokens = np.full((len(members), longest), specials.pad, np.int64)
         types = np.zeros((len(members), longest), np.int64)
@@ -117,15 +121,17 @@ def encoder_inputs(
     return EncoderInputs(tuple(groups), base, pair, query_at, query_mask, document_at, document_mask)
 
 
-def _groups(lengths: np.ndarray, positions: int) -> list[np.ndarray]:
-    """Sequences from the longest to the shortest, in groups of `positions` padded positions at the most."""
+def _groups(lengths: np.ndarray, limits: GroupLimits) -> list[np.ndarray]:
+    """Sequences from the longest to the shortest, cut into groups within the limits."""
     order, found = np.argsort(-lengths, kind="stable"), []
-    first = 0
-    while first < len(order):
-        count = max(1, positions // int(lengths[order[first]]))
-        found.append(order[first : first + count])
-        first += count
-    return found
+    first, padding = 0, 0
+    for place in range(1, len(order)):
+        longest, count = int(lengths[order[first]]), place - first + 1
+        padding += longest - int(lengths[order[place]])
+        if count * longest > limits.positions or padding > limits.padding:
+            found.append(order[first:place])
+            first, padding = place, 0
+    return [*found, order[first:]] if len(order) else []
 
 
 def _padded(lengths: np.ndarray, first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

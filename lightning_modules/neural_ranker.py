@@ -19,6 +19,7 @@ from torchmetrics.retrieval import RetrievalMRR
 
 from lexical.batches import ValidationBatch
 from lexical.ranking import ranking_order
+from lightning_modules.batch_seed import seed_batch
 from lightning_modules.ranker import Ranker
 from user_error import UserError, require
 
@@ -124,9 +125,7 @@ class NeuralRanker(Ranker):
         return loss * self.trainer.accumulate_grad_batches * self.trainer.world_size
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-        """Dropout is a function of seed, epoch, batch and process: a resumed training drops the same."""
-        place = [self.seed, self.current_epoch, batch_idx, self.global_rank]
-        torch.manual_seed(int(np.random.SeedSequence(place).generate_state(1, np.uint64)[0] >> 1))
+        seed_batch(self.seed, self.current_epoch, batch_idx, self.global_rank)
 
     def on_fit_start(self) -> None:
         self._threads = torch.get_num_threads()

@@ -20,7 +20,8 @@ from datamodules.candidates import (
 )
 from datamodules.collection import Collection, write_collection
 from datamodules.line_report import LineReport
-from datamodules.preparation import Preparation, PreparationSettings
+from datamodules.preparation import Preparation
+from datamodules.prepared_fields import PreparationSettings
 from datamodules.query_sets import JudgedQuery, QuerySet, SplitSizes, write_query_set
 from datamodules.sources import folder_source
 from datamodules.text_lines import Document

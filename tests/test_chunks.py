@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexical.ragged import ragged
-from lightning_modules.chunks import ChunkLimits, EncoderInputs, Specials, chunk_lengths, encoder_inputs
+from lightning_modules.chunks import ChunkLimits, EncoderInputs, GroupLimits, Specials, chunk_lengths, encoder_inputs
 
 SPECIALS = Specials(cls=101, sep=102, pad=0)
 PAPER = ChunkLimits()
@@ -51,12 +51,18 @@ def pieces_of(inputs: EncoderInputs) -> tuple[list[list[int]], list[list[int]], 
 
 
 @settings(max_examples=50)
-@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 70)), min_size=1, max_size=8), st.integers(1, 200))
-def test_every_piece_is_found_again(lengths: list[tuple[int, int]], at_once: int) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 70)), min_size=1, max_size=8),
+    st.integers(1, 200),
+    st.integers(0, 60),
+)
+def test_every_piece_is_found_again(lengths: list[tuple[int, int]], at_once: int, padding: int) -> None:
     limits = ChunkLimits(positions=32, query_pieces=6, chunks=2)  # chunks of 23
     queries = [list(range(1000, 1000 + q)) for q, _ in lengths]
     documents = [list(range(2000 + 100 * i, 2000 + 100 * i + d)) for i, (_, d) in enumerate(lengths)]
-    inputs = encoder_inputs(ragged(queries, np.int64), ragged(documents, np.int64), limits, SPECIALS, at_once)
+    inputs = encoder_inputs(
+        ragged(queries, np.int64), ragged(documents, np.int64), limits, SPECIALS, GroupLimits(at_once, padding)
+    )
     found_queries, found_documents, (cls,) = pieces_of(inputs)
     assert found_queries == [query[:6] for query in queries]
     assert found_documents == [document[:46] for document in documents]
@@ -66,6 +72,7 @@ def test_every_piece_is_found_again(lengths: list[tuple[int, int]], at_once: int
     for group in inputs.groups:
         assert group.tokens.size <= at_once or len(group.tokens) == 1
         mask = np.ones(group.tokens.shape, bool) if group.mask is None else group.mask
+        assert (~mask).sum() <= padding
         for tokens, types, real in zip(group.tokens, group.types, mask, strict=True):
             row = tokens[real].tolist()
             first = row.index(SPECIALS.sep)
@@ -77,11 +84,13 @@ def test_every_piece_is_found_again(lengths: list[tuple[int, int]], at_once: int
 
 def test_sequences_of_one_length_need_no_mask_and_no_padding() -> None:
     rows = ragged([[5, 6, 7]] * 4, np.int64)
-    inputs = encoder_inputs(rows, rows, PAPER, SPECIALS, 1 << 12)
+    inputs = encoder_inputs(rows, rows, PAPER, SPECIALS, GroupLimits())
     assert [group.mask for group in inputs.groups] == [None]
     assert inputs.padding == 0
 
 
 def test_padding_is_counted() -> None:
-    inputs = encoder_inputs(ragged([[1], [1]], np.int64), ragged([[2] * 6, []], np.int64), PAPER, SPECIALS, 1 << 12)
+    inputs = encoder_inputs(
+        ragged([[1], [1]], np.int64), ragged([[2] * 6, []], np.int64), PAPER, SPECIALS, GroupLimits()
+    )
     assert inputs.padding == pytest.approx(6 / 20)  # sequences of 10 and 4

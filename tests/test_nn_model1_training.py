@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 import torch
 
+from callbacks.checkpoints import BestCheckpoint
 from datamodules.retrieval_data import Folder
 from evaluate import evaluate
 from experiment.folders import RunFolder
 from experiment.loading import load_ranker
-from experiment.resuming import BestCheckpoint, remember_training, resume_from
+from experiment.resuming import remember_training, resume_from
 from lexical.table_files import load_table
 from lightning_modules.neural_ranker import rate_factor
 from lightning_modules.nn_model1 import NNModel1

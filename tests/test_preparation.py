@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from datamodules.analysis import AnalysisSettings
-from datamodules.preparation import NEGATIVES, NEGATIVES_FROM, Preparation, PreparationSettings
+from datamodules.preparation import NEGATIVES, NEGATIVES_FROM, Preparation
+from datamodules.prepared_fields import PreparationSettings
 from datamodules.query_sets import SplitSizes
 from datamodules.sources import folder_source
 from datamodules.text_sources import FileTexts

@@ -1,0 +1,256 @@
+"""BERT rankers: throughput beside sentence-transformers' CrossEncoder, cost of the heads, distance to the CPU scorer.
+
+    python benchmarks/bert.py [--pairs 64] [--repeats 5] [--small]
+
+Texts are made of frequent whole words of the packaged tokenizer, with the lengths of the embedded docstrings (deciles),
+so that both sides read the same pieces. The encoder is the packaged one, 6 x 384, but for the cost of the heads: there
+it is a randomly initialised 12 x 768 BERT, and documents have 1,431 pieces, three full chunks. Ours and the other take
+turns; what is compared is the median of the ratios of each turn.
+
+Training: forward, backward, optimiser over (query, relevant, other) triples, `--at_once` of them at once on both sides.
+The CrossEncoder is trained by its own MarginMSELoss. Re-ranking: `score_texts`, tokenisation included as it is in
+`CrossEncoder.predict`; and `score` on prepared word pieces, which is what train.py and evaluate.py do.
+
+Bounds: training and re-ranking at least as fast as CrossEncoder; a full step with the Model 1 head at most 5 % over
+vanilla, with DRMM at most 10 %; the CPU scorer of `nn_model1_exp` at least 1,000 times the throughput of
+bert_vanilla_short. Exits with 1 if one is missed. Wants two idle cores. --small: tiny sizes, nothing is bounded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from lexical.batches import RankingBatch
+from lexical.forward_index import build_forward_index, open_forward_index
+from lexical.model1 import model1_scores
+from lexical.ragged import Ragged, offsets_of, ragged
+from lexical.translation_table import TranslationTable
+from lightning_modules.bert_ranker import BertRanker
+from lightning_modules.saved_ranker import read_tokenizer
+from packaged_encoder import packaged_encoder
+
+QUERY_LENGTHS = [3, 6, 8, 9, 10, 12, 13, 15, 18, 23, 32]  # deciles of the training queries of pydocs_passage, cut
+DOCUMENT_LENGTHS = [12, 29, 43, 61, 83, 113, 154, 219, 326, 561, 9551]  # and of its documents
+LONGEST = 477
+HEAD_COST = {"model1": 1.05, "drmm": 1.10}
+FASTER_TABLE = 1000.0
+QUICK_RUNS = 50  # of the scorer that is timed beside one run of BERT
+TABLE_ROW = 840  # entries of a query token: 2.75% of the vocabulary, as the exported table of the README
+
+
+class Texts:
+    """Queries, each with a relevant and another document: texts, and their word pieces."""
+
+    def __init__(self, triples: int, rng: np.random.Generator) -> None:
+        tokenizer = read_tokenizer(packaged_encoder())
+        words = [piece for piece, _ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+                 if piece.isascii() and piece.isalpha() and len(piece) > 2]  # fmt: skip
+        decile = np.linspace(0, 1, 11)
+
+        def text(deciles: list[int], most: int) -> str:
+            length = min(most, int(np.interp(rng.random(), decile, deciles)))
+            return " ".join(words[int(i)] for i in len(words) * rng.random(length) ** 3)
+
+        self.queries = [text(QUERY_LENGTHS, 32) for _ in range(triples)]
+        self.documents = [text(DOCUMENT_LENGTHS, LONGEST) for _ in range(2 * triples)]
+        pieces = [tokenizer.encode(one, add_special_tokens=False).ids for one in (*self.queries, *self.documents)]
+        self.query_pieces = ragged(pieces[:triples], np.int32)
+        self.document_pieces = ragged(pieces[triples:], np.int32)
+
+    def batch(self, first: int = 0, end: int | None = None) -> RankingBatch:
+        """The candidates of query i are documents 2 i and 2 i + 1."""
+        end = len(self.queries) if end is None else end
+        rows = [self.query_pieces.row(i) for i in range(first, end)]
+        candidates = ragged([[2 * i, 2 * i + 1] for i in range(first, end)], np.int32)
+        forward: Any = None  # bags of words are not looked at
+        return RankingBatch(forward, ragged(rows, np.int32), candidates, self.document_pieces)
+
+
+def ranker_of(head: str, backbone: str, chunks: int = 1, trained: bool = True) -> BertRanker:
+    from transformers import AutoConfig
+
+    ranker = BertRanker(head, chunks, backbone)  # type: ignore[arg-type]
+    pieces = AutoConfig.from_pretrained(packaged_encoder() if backbone == "packaged" else backbone).vocab_size
+    vocabulary = [f"t{i}" for i in range(pieces)]
+    vocabulary[0], vocabulary[101], vocabulary[102] = "[PAD]", "[CLS]", "[SEP]"
+    ranker.use_vocabulary(vocabulary)
+    if trained:
+        ranker.start_weights(vocabulary)
+    return ranker
+
+
+def our_step(ranker: BertRanker, optimizer: torch.optim.Optimizer, batches: list[RankingBatch]) -> float:
+    """One optimiser step over all batches; the share of positions that were padding."""
+    optimizer.zero_grad()
+    padding = []
+    for batch in batches:
+        inputs = ranker.collate(batch)
+        padding.append(inputs.padding)
+        scores = ranker.pair_scores(ranker.transfer_batch_to_device(inputs, ranker.device, 0))
+        F.relu(1 - scores[:, 0] + scores[:, 1]).sum().backward()
+    optimizer.step()
+    return median(padding)
+
+
+def seconds(run: Callable[..., Any], *arguments: Any) -> float:
+    started = time.perf_counter()
+    run(*arguments)
+    return time.perf_counter() - started
+
+
+def turns(ours: Callable[[], Any], other: Callable[[], Any], repeats: int) -> tuple[float, float, float]:
+    """Median seconds of ours and of the other, and the median of other / ours; a first turn warms up."""
+    times = [(seconds(ours), seconds(other)) for _ in range(repeats + 1)][1:]
+    mine, theirs = zip(*times, strict=True)
+    return median(mine), median(theirs), median(b / a for a, b in times)
+
+
+def held(what: str, met: bool, bounded: bool) -> bool:
+    print(f"  {what}: {'held' if met else 'MISSED' if bounded else 'not bounded here'}", flush=True)
+    return met or not bounded
+
+
+def beside_cross_encoder(options: argparse.Namespace) -> bool:
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.cross_encoder.losses import MarginMSELoss
+
+    texts, bounded = Texts(options.pairs, np.random.default_rng(0)), not options.small
+    ranker = ranker_of("vanilla", "packaged").train()
+    optimizer = ranker.optimizer()
+    theirs = CrossEncoder(str(packaged_encoder()), num_labels=1, max_length=512, device="cpu")
+    loss, at_once = MarginMSELoss(theirs), options.at_once
+    their_optimizer = torch.optim.AdamW(theirs.parameters(), 2e-5, weight_decay=1e-7)
+    borders = [(first, min(first + at_once, options.pairs)) for first in range(0, options.pairs, at_once)]
+    padding: list[float] = []
+
+    def their_step() -> None:
+        theirs.train()
+        their_optimizer.zero_grad()
+        for first, end in borders:
+            pairs = texts.documents[2 * first : 2 * end]
+            loss([texts.queries[first:end], pairs[::2], pairs[1::2]], torch.ones(end - first)).backward()
+        their_optimizer.step()
+
+    def step() -> None:
+        padding.append(our_step(ranker, optimizer, [texts.batch(*border) for border in borders]))
+
+    lengths = texts.document_pieces.lengths() + texts.query_pieces.lengths().repeat(2) + 3
+    blocks = [lengths[2 * first : 2 * end][side::2] for first, end in borders for side in (0, 1)]
+    their_padding = 1 - sum(int(one.sum()) for one in blocks) / sum(int(one.max()) * len(one) for one in blocks)
+    mine, other, ratio = turns(step, their_step, options.repeats)
+    count = 2 * options.pairs
+    print(f"training, {options.pairs} triples, {at_once} at once, {lengths.mean():.0f} positions a sequence:")
+    print(f"  ours {count / mine:.1f} sequences/s (padding {median(padding):.1%}), CrossEncoder {count / other:.1f} "
+          f"(padding {their_padding:.1%})")  # fmt: skip
+    met = held(f"ours / CrossEncoder {ratio:.2f}, bound 1", ratio >= 1, bounded)
+
+    ranker.eval()
+    ranker.tokenizer = read_tokenizer(packaged_encoder())
+    pairs = [(texts.queries[i // 2], one) for i, one in enumerate(texts.documents)]
+    columns = [list(column) for column in zip(*pairs, strict=True)]
+    for what, run in (
+        ("score_texts", lambda: ranker.score_texts(*columns)),
+        ("score on prepared pieces", lambda: ranker.score(texts.batch())),
+    ):
+        mine, other, ratio = turns(run, lambda: theirs.predict(pairs, batch_size=32), options.repeats)
+        print(f"re-ranking, {what}: ours {count / mine:.1f} passages/s, CrossEncoder {count / other:.1f}")
+        met = held(f"ours / CrossEncoder {ratio:.2f}, bound 1", ratio >= 1, bounded) and met
+    inputs = ranker.inputs_of(texts.batch(), np.arange(count))
+    print(f"  padding of ours when re-ranking: {inputs.padding:.1%}")
+    return met
+
+
+def cost_of_heads(options: argparse.Namespace) -> bool:
+    from transformers import BertConfig
+
+    layers, width = (2, 64) if options.small else (12, 768)
+    heads = width // 64
+    config = BertConfig(
+        num_hidden_layers=layers, hidden_size=width, num_attention_heads=heads, intermediate_size=4 * width
+    )
+    rng = np.random.default_rng(0)
+    documents = ragged([rng.integers(1000, 30_000, 1431) for _ in range(2)], np.int32)
+    queries = ragged([rng.integers(1000, 30_000, 16)], np.int32)
+    forward: Any = None
+    batch = RankingBatch(forward, queries, ragged([[0, 1]], np.int32), documents)
+    met, rankers = True, {}
+    with tempfile.TemporaryDirectory() as folder:
+        config.save_pretrained(folder)
+        for head in ("vanilla", "knrm", "drmm", "pacrr", "model1"):
+            ranker = ranker_of(head, folder, chunks=3, trained=False)
+            rankers[head] = (ranker, ranker.optimizer())
+
+    def step(head: str) -> Callable[[], Any]:
+        ranker, optimizer = rankers[head]
+        return lambda: our_step(ranker.train(), optimizer, [batch])
+
+    def score(head: str) -> Callable[[], Any]:
+        return lambda: rankers[head][0].eval().score(batch)
+
+    print(f"cost of the heads over vanilla, {layers} x {width}, two documents of 1,431 pieces, query of 16:")
+    for what, run in (("training step", step), ("re-ranking", score)):
+        rounds = [{head: seconds(run(head)) for head in rankers} for _ in range(options.repeats + 1)][1:]
+        print(f"  {what}: vanilla {median(one['vanilla'] for one in rounds):.2f} s", flush=True)
+        for head in list(rankers)[1:]:
+            ratio = median(one[head] / one["vanilla"] for one in rounds)
+            bound = HEAD_COST.get(head)
+            limit = "" if bound is None else f", bound {bound:.2f}"
+            met = (
+                held(f"{head} / vanilla {ratio:.3f}{limit}", bound is None or ratio <= bound, not options.small) and met
+            )
+    return met
+
+
+def distance_to_the_table(options: argparse.Namespace) -> bool:
+    texts, rng = Texts(options.pairs, np.random.default_rng(1)), np.random.default_rng(2)
+    ranker = ranker_of("vanilla", "packaged").eval()
+    vocabulary = 30_522
+    entries = np.sort(rng.integers(0, vocabulary, (vocabulary, TABLE_ROW), np.int32), axis=1)
+    offsets = offsets_of(np.full(vocabulary, TABLE_ROW))
+    table = TranslationTable(Ragged(offsets, entries.ravel()), rng.random(entries.size, np.float32) * 0.01)
+    batch = texts.batch()
+    with tempfile.TemporaryDirectory() as folder:
+        build_forward_index([texts.document_pieces], vocabulary, Path(folder))
+        forward = open_forward_index(Path(folder))
+        quick = lambda: model1_scores(table, forward, batch.queries, batch.candidates, 0.0, floor=3e-5)  # noqa: E731
+        times = []
+        for _ in range(options.repeats + 1):
+            slow = seconds(lambda: ranker.score(batch))
+            times.append((slow, seconds(lambda: [quick() for _ in range(QUICK_RUNS)]) / QUICK_RUNS))
+    slow, fast = (median(column) for column in zip(*times[1:], strict=True))
+    ratio, count = median(a / b for a, b in times[1:]), 2 * options.pairs
+    print(
+        f"bert_vanilla_short {slow / count * 1e6:,.0f} ms per 1,000 passages, nn_model1_exp {fast / count * 1e6:.2f} ms"
+    )
+    return held(f"ratio {ratio:,.0f}, bound {FASTER_TABLE:,.0f}", ratio >= FASTER_TABLE, not options.small)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("pairs", 64), ("at_once", 8), ("repeats", 5)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--small", action="store_true")
+    options = parser.parse_args()
+    if options.small:
+        options.pairs, options.at_once, options.repeats = 4, 2, 1
+    met = [beside_cross_encoder(options), distance_to_the_table(options), cost_of_heads(options)]
+    return 0 if all(met) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

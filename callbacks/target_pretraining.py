@@ -1,0 +1,153 @@
+"""Target-corpus pretraining before a ranker is trained (section "Training Models" of the paper).
+
+    cache/<data>/<fingerprint>/pretrained-<hash>/            the encoder, its tokenizer, pretraining.json
+                               .pretrained-<hash>.training/  last.ckpt of one that is under way or was interrupted
+
+Every ranker on the same data and backbone starts from the same folder; the second one finds it there.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+from torch.utils.data import DataLoader
+
+from callbacks.checkpoints import last_checkpoints
+from callbacks.epoch_report import EpochReport
+from datamodules.cached_step import cached_step, code_version, fingerprint
+from datamodules.epoch_loader import EpochLoader, ready_made
+from datamodules.sentence_pairs import SentencePairs
+from lexical.batches import SentenceBatch
+from lightning_modules.bert_ranker import BertRanker
+from lightning_modules.chunk_encoder import encoder_identity
+from lightning_modules.target_pretraining import (
+    PretrainingSettings,
+    TargetPretraining,
+    pretraining_network,
+    save_encoder,
+)
+from terminal import say
+
+HELD_OUT = 512  # sequences that the pretraining is measured on, at the most
+REPORT = "pretraining.json"
+_CODE = ["datamodules.sentence_pairs", "lightning_modules.target_pretraining"]
+
+
+class EncoderPretraining(L.Callback):
+    """When fitting begins, on all its processes: pretrains the ranker's encoder, or takes the one in the cache.
+
+    Args:
+        place: folder of the prepared data.
+        pairs: sentence pairs of the collection.
+        tokens: what the collection's word pieces are known by.
+        backbone: the encoder that it starts from.
+        settings: how long and how fast.
+        trainer: accelerator, devices, num_nodes, strategy and precision.
+        checkpoint_steps: save last.ckpt every so many optimiser steps instead of every 5 minutes.
+    """
+
+    def __init__(
+        self, place: Path, pairs: SentencePairs, tokens: str, backbone: str, settings: PretrainingSettings,
+        trainer: dict[str, Any], checkpoint_steps: int | None = None,
+    ) -> None:  # fmt: skip
+        self.checkpoint_steps = checkpoint_steps
+        self.pairs, self.backbone, self.settings, self.trainer = pairs, backbone, settings.check(), trainer
+        self.parameters = {
+            "tokens": tokens,
+            "backbone": encoder_identity(backbone),
+            "settings": settings._asdict(),
+            "code": code_version(_CODE),
+        }
+        self.folder = place / f"pretrained-{fingerprint(self.parameters)}"
+        self.checkpoints = self.folder.with_name(f".{self.folder.name}.training")
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        if stage != "fit":
+            return
+        assert isinstance(pl_module, BertRanker)
+        strategy = trainer.strategy
+        if trainer.is_global_zero:
+            began = False
+
+            def build(place: Path) -> None:
+                nonlocal began
+                began = True
+                strategy.broadcast(True)
+                self.pretrain(place, trainer)
+
+            cached_step(self.folder, build, f"pretraining of {self.backbone}", self.parameters)
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
+            if not began:
+                strategy.broadcast(False)
+            report = json.loads((self.folder / REPORT).read_text())
+            say(
+                f"the encoder is pretrained on {report['sequences']:,} sequences of the collection: held-out masked-LM "
+                f"loss {report['held_out_masked_loss']:.3f}, next-sentence accuracy "
+                f"{report['held_out_next_sentence_accuracy']:.3f} ({self.folder})"
+            )
+        elif strategy.broadcast(None):
+            self.pretrain(None, trainer)
+        strategy.barrier()
+        pl_module.start_from(str(self.folder))
+
+    def pretrain(self, place: Path | None, outer: L.Trainer) -> None:
+        """Trains, on all processes together; rank zero saves to `place`."""
+        started = time.perf_counter()
+        module = TargetPretraining(pretraining_network(self.backbone, self.settings.seed), self.settings)
+        callbacks = [
+            EpochReport("pretrain", "pretrain/loss", "a sequence"),
+            *last_checkpoints(self.checkpoints, self.checkpoint_steps),
+        ]
+        inner = L.Trainer(
+            **self.trainer, max_epochs=1, logger=outer.loggers, callbacks=callbacks, log_every_n_steps=10,
+            use_distributed_sampler=False, enable_progress_bar=False, enable_model_summary=False,
+            num_sanity_val_steps=0, limit_val_batches=0, default_root_dir=str(self.checkpoints),
+        )  # fmt: skip
+        last = self.checkpoints / "last.ckpt"
+        resumed = str(last) if last.is_file() else None
+        if resumed:
+            say(f"an unfinished pretraining is continued from {last}")
+        inner.fit(module, self.training_batches(inner), ckpt_path=resumed, weights_only=True)
+        inner.limit_val_batches = 1.0
+        (measured,) = inner.validate(module, held_out_batches(self.pairs, self.settings.batch_size), verbose=False)
+        for logger in outer.loggers:
+            logger.log_metrics(dict(measured), step=inner.global_step)
+        if place is not None:
+            save_encoder(module, self.backbone, place)
+            report = {
+                **{name.removeprefix("pretrain/"): value for name, value in measured.items()},
+                "sequences": len(self.spans),
+                "steps": inner.global_step,
+                "seconds": round(time.perf_counter() - started, 1),
+            }
+            (place / REPORT).write_text(json.dumps(report, indent=1) + "\n")
+
+    @property
+    def spans(self) -> np.ndarray:
+        return self.pairs.order(0)[: self.settings.sequences]
+
+    def training_batches(self, inner: L.Trainer) -> EpochLoader[SentenceBatch]:
+        """Every sequence belongs to one process; where the last batch is too small for all, its first is shared."""
+        spans, size = self.spans, self.settings.batch_size
+        rank, processes = inner.global_rank, inner.world_size
+
+        def make(epoch: int, number: int) -> SentenceBatch:
+            members = spans[number * size : (number + 1) * size]
+            return self.pairs.batch(epoch, members[rank::processes] if len(members) >= processes else members[:1])
+
+        def position() -> tuple[int, int]:
+            return inner.current_epoch, inner.fit_loop.epoch_loop.batch_progress.current.ready
+
+        return EpochLoader(make, -(-len(spans) // size), position)
+
+
+def held_out_batches(pairs: SentencePairs, size: int) -> DataLoader[SentenceBatch]:
+    """The same sequences, with the same pieces hidden, whenever they are asked for."""
+    spans = pairs.held_out[:HELD_OUT]
+    return ready_made([pairs.batch(0, spans[first : first + size]) for first in range(0, len(spans), size)])
