@@ -116,8 +116,6 @@ class EncoderPretraining(L.Callback):
         inner.fit(module, self.training_batches(inner), ckpt_path=resumed, weights_only=True)
         inner.limit_val_batches = 1.0
         (measured,) = inner.validate(module, held_out_batches(self.pairs, self.settings.batch_size), verbose=False)
-        for logger in outer.loggers:
-            logger.log_metrics(dict(measured), step=inner.global_step)
         if place is not None:
             save_encoder(module, self.backbone, place)
             report = {

@@ -46,7 +46,7 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
     nothing.
     """
     assert cli.resolved.model is not None
-    started = time.perf_counter()
+    started, threads = time.perf_counter(), torch.get_num_threads()
     data, model, name = cli.datamodule, cli.model, cli.resolved.model.name
     config = cli.config_as_dict()
     seed = config["seed"] if model.random else 1
@@ -109,6 +109,7 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
     )
     if leading and isinstance(model, NeuralRanker):
         remember_training(folder, config, model, data)
+    torch.set_num_threads(threads)  # numba's kernels may have changed OpenMP's; it would change the rounding
     _fit(trainer, model, data, checkpoint)
     together = model.slow and processes > 1
     if not together:
