@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,16 @@ from datamodules.epoch_loader import EpochLoader, ready_made
 from datamodules.sentence_pairs import SentencePairs
 from lexical.batches import SentenceBatch
 from lightning_modules.bert_ranker import BertRanker
-from lightning_modules.chunk_encoder import encoder_identity
+from lightning_modules.chunk_encoder import FLAG
 from lightning_modules.target_pretraining import (
     PretrainingSettings,
     TargetPretraining,
     pretraining_network,
     save_encoder,
 )
+from packaged_encoder import encoder_identity
 from terminal import say
+from user_error import UserError
 
 HELD_OUT = 512  # sequences that the pretraining is measured on, at the most
 REPORT = "pretraining.json"
@@ -44,7 +47,7 @@ class EncoderPretraining(L.Callback):
 
     Args:
         place: folder of the prepared data.
-        pairs: sentence pairs of the collection.
+        pairs: makes the sentence pairs of the collection; called where they are needed.
         tokens: what the collection's word pieces are known by.
         backbone: the encoder that it starts from.
         settings: how long and how fast.
@@ -53,14 +56,14 @@ class EncoderPretraining(L.Callback):
     """
 
     def __init__(
-        self, place: Path, pairs: SentencePairs, tokens: str, backbone: str, settings: PretrainingSettings,
-        trainer: dict[str, Any], checkpoint_steps: int | None = None,
+        self, place: Path, pairs: Callable[[], SentencePairs], tokens: str, backbone: str,
+        settings: PretrainingSettings, trainer: dict[str, Any], checkpoint_steps: int | None = None,
     ) -> None:  # fmt: skip
         self.checkpoint_steps = checkpoint_steps
-        self.pairs, self.backbone, self.settings, self.trainer = pairs, backbone, settings.check(), trainer
+        self.pairs, self.backbone, self.settings, self.trainer = pairs, backbone, settings, trainer
         self.parameters = {
             "tokens": tokens,
-            "backbone": encoder_identity(backbone),
+            "backbone": encoder_identity(FLAG, backbone),
             "settings": settings._asdict(),
             "code": code_version(_CODE),
         }
@@ -68,7 +71,7 @@ class EncoderPretraining(L.Callback):
         self.checkpoints = self.folder.with_name(f".{self.folder.name}.training")
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        if stage != "fit":
+        if stage != "fit" or trainer.ckpt_path:  # a checkpoint holds an encoder that is further than this
             return
         assert isinstance(pl_module, BertRanker)
         strategy = trainer.strategy
@@ -98,7 +101,10 @@ class EncoderPretraining(L.Callback):
 
     def pretrain(self, place: Path | None, outer: L.Trainer) -> None:
         """Trains, on all processes together; rank zero saves to `place`."""
-        started = time.perf_counter()
+        started, pairs = time.perf_counter(), self.pairs()
+        if not len(pairs.held_out):
+            raise UserError("--model.pretrain: the collection is too small: no text can be held out to measure it on")
+        spans = pairs.order(0)[: self.settings.sequences]
         module = TargetPretraining(pretraining_network(self.backbone, self.settings.seed), self.settings)
         callbacks = [
             EpochReport("pretrain", "pretrain/loss", "a sequence"),
@@ -113,36 +119,39 @@ class EncoderPretraining(L.Callback):
         resumed = str(last) if last.is_file() else None
         if resumed:
             say(f"an unfinished pretraining is continued from {last}")
-        inner.fit(module, self.training_batches(inner), ckpt_path=resumed, weights_only=True)
+        inner.fit(module, self.training_batches(inner, pairs, spans), ckpt_path=resumed, weights_only=True)
         inner.limit_val_batches = 1.0
-        (measured,) = inner.validate(module, held_out_batches(self.pairs, self.settings.batch_size), verbose=False)
+        (measured,) = inner.validate(module, held_out_batches(pairs, self.settings.batch_size), verbose=False)
         if place is not None:
             save_encoder(module, self.backbone, place)
             report = {
                 **{name.removeprefix("pretrain/"): value for name, value in measured.items()},
-                "sequences": len(self.spans),
+                "sequences": len(spans),
                 "steps": inner.global_step,
                 "seconds": round(time.perf_counter() - started, 1),
             }
             (place / REPORT).write_text(json.dumps(report, indent=1) + "\n")
 
-    @property
-    def spans(self) -> np.ndarray:
-        return self.pairs.order(0)[: self.settings.sequences]
-
-    def training_batches(self, inner: L.Trainer) -> EpochLoader[SentenceBatch]:
-        """Every sequence belongs to one process; where the last batch is too small for all, its first is shared."""
-        spans, size = self.spans, self.settings.batch_size
+    def training_batches(
+        self, inner: L.Trainer, pairs: SentencePairs, spans: np.ndarray
+    ) -> EpochLoader[SentenceBatch]:  # fmt: skip
+        size = self.settings.batch_size
         rank, processes = inner.global_rank, inner.world_size
 
         def make(epoch: int, number: int) -> SentenceBatch:
             members = spans[number * size : (number + 1) * size]
-            return self.pairs.batch(epoch, members[rank::processes] if len(members) >= processes else members[:1])
+            return pairs.batch(epoch, share_of(members, rank, processes))
 
         def position() -> tuple[int, int]:
             return inner.current_epoch, inner.fit_loop.epoch_loop.batch_progress.current.ready
 
         return EpochLoader(make, -(-len(spans) // size), position)
+
+
+def share_of(members: np.ndarray, rank: int, processes: int) -> np.ndarray:
+    """The sequences of a batch that a process trains on: each belongs to one, unless there are fewer than processes."""
+    mine = members[rank::processes]
+    return mine if len(mine) else members[rank % len(members) :][:1]
 
 
 def held_out_batches(pairs: SentencePairs, size: int) -> DataLoader[SentenceBatch]:

@@ -15,10 +15,11 @@ import numpy as np
 
 from datamodules.candidates import CandidateSet
 from lexical.ragged import Ragged, offsets_of
-from packaged_encoder import PACKAGED, packaged_encoder
+from packaged_encoder import PACKAGED, check_pieces, trained_encoder
 from terminal import progress_bar
 from user_error import UserError
 
+FLAG = "--data.dense_encoder"
 EXACT = 200_000  # documents; beyond that an inverted file is searched
 TEXTS_AT_ONCE = 2048  # sorted by length before they are padded
 POSITIONS_AT_ONCE = {"cpu": 4096}
@@ -37,23 +38,12 @@ class DenseEncoder:
 
     def __init__(self, settings: DenseSettings, vocabulary: list[str]) -> None:
         import torch
-        from transformers import AutoModel
-        from transformers.utils import logging
 
-        logging.disable_progress_bar()
-        logging.set_verbosity_error()
-        folder = packaged_encoder() if settings.encoder == PACKAGED else Path(settings.encoder).expanduser()
-        try:
-            self.model: Any = AutoModel.from_pretrained(folder if folder.exists() else settings.encoder).eval()
-        except Exception as error:  # the hub client has no common base class for "no network" and "no such model"
-            first = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(f"--data.dense_encoder {settings.encoder}: it could not be loaded ({first})") from error
+        self.model: Any = trained_encoder(FLAG, settings.encoder).eval()
+        check_pieces(FLAG, settings.encoder, self.model.config.vocab_size, vocabulary)
         place = {piece: number for number, piece in enumerate(vocabulary) if piece in ("[CLS]", "[SEP]")}
-        if len(place) < 2 or self.model.config.vocab_size != len(vocabulary):
-            raise UserError(
-                f"--data.dense_encoder {settings.encoder}: it has {self.model.config.vocab_size:,} word pieces and the "
-                f"data {len(vocabulary):,}: give its tokenizer, --data.tokenizer {settings.encoder}"
-            )
+        if len(place) < 2:
+            raise UserError(f"{FLAG} {settings.encoder}: the word pieces of this data have no [CLS] and [SEP]")
         self.cls, self.sep, self.pieces = place["[CLS]"], place["[SEP]"], settings.pieces
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model.to(self.device)
@@ -100,7 +90,7 @@ class DenseIndex:
 
     @classmethod
     def build(cls, encoder: DenseEncoder, documents: Ragged, folder: Path, exact: int = EXACT) -> None:
-        """Encodes all documents and writes the index to `folder`; memory does not grow with the collection."""
+        """Encodes all documents, to disk, and writes the index to `folder`; the index itself is made in memory."""
         import faiss
 
         beside = folder / "vectors.npy"

@@ -31,7 +31,7 @@ from datamodules.candidates import (
     sample_negatives,
     write_candidates,
 )
-from datamodules.dense_retrieval import DenseEncoder, DenseIndex, recall, retrieve_dense
+from datamodules.dense_retrieval import FLAG, DenseEncoder, DenseIndex, recall, retrieve_dense
 from datamodules.prepared_fields import BM25, PreparedFields
 from datamodules.query_sets import DEVELOPMENT, SPLIT_SEED, TRAIN_MODELING
 from lexical.array_file import map_array
@@ -39,6 +39,7 @@ from lexical.bm25 import BM25Parameters, Trial, search_space, tune
 from lexical.rank_fusion import reciprocal_rank_fusion
 from lexical.ranking import RankedTask
 from lexical.retrieval import RetrievalIndex
+from packaged_encoder import encoder_identity
 from terminal import progress_bar, say
 
 _CANDIDATE_CODE = ["datamodules.candidates", "lexical.trec_run", "lexical.ranking"]
@@ -105,7 +106,7 @@ class Preparation(PreparedFields):
         if key not in self._folders:
             if self.settings.candidates is not None:
                 self._folders[key] = self._external_folder(query_set)
-            elif self.settings.first_stage == "bm25":
+            elif self.settings.first_stage == BM25:
                 self._folders[key] = self._candidate_folder(self.first_stage_parameters, self.ranked_sets)
             else:
                 self._folders[key] = self._mixed_folder(self.ranked_sets)
@@ -173,10 +174,14 @@ class Preparation(PreparedFields):
     def _dense_encoder(self) -> DenseEncoder:
         return DenseEncoder(self.settings.dense, self.field(WORD_PIECES).vocabulary())
 
+    def forget_encoder(self) -> None:
+        """Frees the dense encoder; it is loaded again where it is needed."""
+        self.__dict__.pop("_dense_encoder", None)
+
     def _dense_index(self) -> Path:
         parameters = {
             "tokens": self.field_folder(WORD_PIECES).name,
-            "encoder": self.settings.dense,
+            "encoder": [*encoder_identity(FLAG, self.settings.dense.encoder), self.settings.dense.pieces],
             "code": code_version(["datamodules.dense_retrieval"]),
         }
 

@@ -107,6 +107,7 @@ class RetrievalData(L.LightningDataModule):
             self.prepared.candidates(query_set)
         if self.needs and self.needs.train == "pairs":
             self.prepared.negatives()
+        self.prepared.forget_encoder()
 
     # --- what rankers get
 
@@ -201,13 +202,11 @@ class RetrievalData(L.LightningDataModule):
     def _ranking_batches(self, query_set: str, field: str, depth: int) -> list[RankingBatch]:
         tokens, candidates = self._query_tokens(query_set, field), self.ranked_task(query_set, depth).candidates
         prepared = self.prepared.field(field)
-        starts = range(0, candidates.rows, QUERIES_PER_RANKING_BATCH)
-        ends = [min(start + QUERIES_PER_RANKING_BATCH, candidates.rows) for start in starts]
-        pairs = zip(starts, ends, strict=True)
-        return [
-            RankingBatch(prepared.forward, _rows(tokens, s, e), _rows(candidates, s, e), prepared.sequences)
-            for s, e in pairs
-        ]
+        batches = []
+        for first in range(0, candidates.rows, QUERIES_PER_RANKING_BATCH):
+            mine = (one.rows_between(first, first + QUERIES_PER_RANKING_BATCH) for one in (tokens, candidates))
+            batches.append(RankingBatch._make([prepared.forward, *mine, prepared.sequences]))
+        return batches
 
     def ranked_task(self, query_set: str, depth: int) -> RankedTask:
         if query_set not in SAMPLES:
@@ -321,8 +320,3 @@ def _sizes(train_fusion: int | None, development: int | None, test: int | None) 
     for name, size in sizes._asdict().items():
         require(size is None or size >= 1, f"--data.{name}_queries", size, "1 or more")
     return sizes
-
-
-def _rows(values: Ragged, start: int, end: int) -> Ragged:
-    offsets = values.offsets[start : end + 1]
-    return Ragged(offsets - offsets[0], values.values[offsets[0] : offsets[-1]])

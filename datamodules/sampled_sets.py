@@ -2,6 +2,7 @@
 
     test_cpu         200 queries of test, 20 candidates each
     development_cpu  100 queries of development, 20 candidates each
+    train_fusion_cpu 200 queries of train_fusion, 20 candidates each
 
 Every row can be measured on them; a figure of a sample never stands in a column with one of the whole set.
 """
@@ -13,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from datamodules.query_sets import DEVELOPMENT, SPLIT_SEED, TEST, QuerySet
+from datamodules.query_sets import DEVELOPMENT, SPLIT_SEED, TEST, TRAIN_FUSION, QuerySet
 from lexical.ragged import Ragged, ragged
 from lexical.ranking import RankedTask
 
-TEST_CPU, DEVELOPMENT_CPU = "test_cpu", "development_cpu"
+TEST_CPU, DEVELOPMENT_CPU, TRAIN_FUSION_CPU = "test_cpu", "development_cpu", "train_fusion_cpu"
 
 
 class Sample(NamedTuple):
@@ -26,7 +27,11 @@ class Sample(NamedTuple):
     depth: int  # candidates of a query
 
 
-SAMPLES = {TEST_CPU: Sample(TEST, 200, 20), DEVELOPMENT_CPU: Sample(DEVELOPMENT, 100, 20)}
+SAMPLES = {
+    TEST_CPU: Sample(TEST, 200, 20),
+    DEVELOPMENT_CPU: Sample(DEVELOPMENT, 100, 20),
+    TRAIN_FUSION_CPU: Sample(TRAIN_FUSION, 200, 20),
+}
 
 
 class SampledSet(QuerySet):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class PyDocsTexts:
 
     def identity(self) -> Any:
         modules = [f"datamodules.{name}" for name in _PYDOCS_CODE]
-        versions = [(one.package.distribution, one.version) for one in installed_sources()]
+        versions = _mined_versions()
         return {"granularity": self.granularity, "packages": versions, "code": code_version([*_CODE, *modules])}
 
     def write(self, folder: Path) -> None:
@@ -108,3 +109,8 @@ def _write_query_sets(sets: dict[str, list[JudgedQuery]], notes: list[str], fold
     )
     (folder / "query_sets.json").write_text(json.dumps(list(sets)) + "\n")
     (folder / "notes.json").write_text(json.dumps(notes, indent=1) + "\n")
+
+
+@cache  # the files of many packages are looked at, which takes seconds; they do not change while we run
+def _mined_versions() -> list[tuple[str, str]]:
+    return [(one.package.distribution, one.version) for one in installed_sources()]

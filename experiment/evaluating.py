@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from datamodules.query_sets import TEST
 from datamodules.retrieval_data import RetrievalData
 from evaluation.measures import main_measure, measure, per_query_tsv, recall_at
 from evaluation.results_table import Result, build_table, html_page, latex, markdown
@@ -203,9 +202,8 @@ def _write_table(results: list[Result], data_name: str, data_folder: Path) -> No
     write_text(data_folder / "results.md", markdown(table))
     write_text(data_folder / "results.tex", latex(table))
     write_text(data_folder / "results.html", html_page(table, f"Results on {data_name}"))
-    shown = RichTable(
-        title=f"{data_name}: {next(one.queries for one in results if one.query_set == TEST):,} test queries"
-    )
+    sizes = {one.query_set: one.queries for one in results}
+    shown = RichTable(title=f"{data_name}: {', '.join(f'{name} {size:,} queries' for name, size in sizes.items())}")
     for number, title in enumerate(table.header):
         shown.add_column(title, justify="left" if number == 0 else "right")
     for i, row in enumerate(table.rows):

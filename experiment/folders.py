@@ -76,8 +76,9 @@ class RunFolder(NamedTuple):
         for path in (*old, self.config, self.evaluation, self.development, self.fusion):
             path.unlink(missing_ok=True)
         shutil.rmtree(self.path.parent / "per_query", ignore_errors=True)  # averages over the seeds, this one included
-        for folder in (self.path / "runs", self.path / "per_query", self.table, *self.path.glob("*.table.*")):
-            shutil.rmtree(folder, ignore_errors=True)  # .table.*: left by a process that was killed while it saved
+        for pattern in ("runs", "per_query", "table", "ranker", "*.table.*", ".ranker.*"):
+            for folder in self.path.glob(pattern):  # with dots: left by a process that was killed while it saved
+                shutil.rmtree(folder, ignore_errors=True)
 
     def load_config(self) -> dict[str, Any]:
         try:

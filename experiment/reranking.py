@@ -55,9 +55,9 @@ def score(trainer: L.Trainer, model: Ranker, data: RetrievalData, query_set: str
 def rerank(
     trainer: L.Trainer, model: Ranker, data: RetrievalData, query_set: str, weights: Sequence[float] | None
 ) -> Reranked:
-    started = time.perf_counter()
+    model.seconds = 0.0
     alone = score(trainer, model, data, query_set)
-    seconds = time.perf_counter() - started
+    seconds = model.seconds
     task = data.ranked_task(query_set, model.rerank_depth)
     fused = None
     if weights is not None:

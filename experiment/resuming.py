@@ -25,6 +25,7 @@ from datamodules.retrieval_data import RetrievalData
 from datamodules.sentence_pairs import PretrainingTokens, SentencePairs
 from experiment.folders import RunFolder, read_json, write_json
 from experiment.named_configs import resolve
+from experiment.processes import leads
 from lightning_modules.bert_ranker import BertRanker
 from lightning_modules.neural_ranker import NeuralRanker
 from lightning_modules.nn_model1 import NNModel1
@@ -52,9 +53,12 @@ def _pretraining(model: BertRanker, data: RetrievalData, trainer: dict[str, Any]
     assert model.pretrain is not None
     field, settings = data.prepared.field(model.field), model.pretrain
     tokens = PretrainingTokens.of(field.vocabulary())
-    pairs = SentencePairs(field.sequences, tokens, settings.length, settings.seed)
     used = {key: trainer[key] for key in ("accelerator", "devices", "num_nodes", "strategy", "precision")}
     known_by = data.prepared.field_folder(model.field).name
+
+    def pairs() -> SentencePairs:
+        return SentencePairs(field.sequences, tokens, settings.length, settings.seed)
+
     return EncoderPretraining(
         data.prepared.folder, pairs, known_by, model.backbone, settings, used, model.checkpoint_steps
     )
@@ -82,7 +86,8 @@ def resume_from(folder: RunFolder, config: dict[str, Any], model: NeuralRanker, 
         return None
     if not same:
         kept = folder.checkpoint.with_name("other-settings.ckpt")
-        folder.checkpoint.replace(kept)
+        if leads():
+            folder.checkpoint.replace(kept)
         say(f"an unfinished training with other settings is not continued; its checkpoint is kept as {kept}")
         return None
     say(f"an unfinished training is continued from {folder.checkpoint} (remove it to start anew)")

@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
 
 from datamodules.query_sets import DEVELOPMENT, TRAIN_FUSION
 from datamodules.retrieval_data import RetrievalData
-from datamodules.sampled_sets import DEVELOPMENT_CPU
+from datamodules.sampled_sets import DEVELOPMENT_CPU, TRAIN_FUSION_CPU
 from experiment.command_line import NamedConfigCLI
 from experiment.folders import RunFolder, read_json, write_json, write_text
 from experiment.loading import load_ranker
@@ -80,7 +80,7 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
     data.prepare_data()
     if skip and (metrics := _trained_already(folder, config, data)):
         say(f"{name}, seed {seed}: trained already with these settings, kept")
-        return metrics
+        return metrics if leading else {}
     model.read_inputs()
     vocabulary = data.prepared.field(model.field).vocabulary()
     model.use_vocabulary(vocabulary)
@@ -119,8 +119,8 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
     if isinstance(model, NeuralRanker):
         model.use_best_weights()
     ranks = trainer if together else ranking_trainer(model, config["trainer"])
-    fusion = learn_fusion(ranks, model, name, data, TRAIN_FUSION) if model.fused else None
-    watched = DEVELOPMENT_CPU if model.sampled else DEVELOPMENT
+    learned_on, watched = (TRAIN_FUSION_CPU, DEVELOPMENT_CPU) if model.sampled else (TRAIN_FUSION, DEVELOPMENT)
+    fusion = learn_fusion(ranks, model, name, data, learned_on) if model.fused else None
     ranked = rerank(ranks, model, data, watched, fusion["weights"] if fusion else None)
     part()
     if not leading:

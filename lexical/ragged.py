@@ -36,6 +36,11 @@ class Ragged(NamedTuple):
         """(values,) position of each value inside its row."""
         return np.arange(len(self.values)) - np.repeat(self.offsets[:-1], self.lengths())
 
+    def rows_between(self, first: int, end: int) -> Ragged:
+        """The rows from `first` to before `end`, or to the last one."""
+        offsets = self.offsets[first : end + 1]
+        return Ragged(offsets - offsets[0], self.values[offsets[0] : offsets[-1]])
+
     def select(self, keep: np.ndarray) -> Ragged:
         """The values where `keep` is true, rows kept (perhaps empty)."""
         kept = np.concatenate([[0], np.cumsum(keep)])

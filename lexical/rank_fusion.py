@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from lexical.ragged import Ragged, offsets_of
+from lexical.ragged import Ragged, concatenated, offsets_of
 
 CONSTANT = 60.0
+QUERIES_AT_ONCE = 4096  # what is in memory at a time
 
 
 def reciprocal_rank_fusion(
@@ -23,6 +24,18 @@ def reciprocal_rank_fusion(
         documents: size of the collection.
         id_order: (documents,) place of a document in the order of ids.
     """
+    blocks = [
+        _fused([one.rows_between(first, first + QUERIES_AT_ONCE) for one in lists], depth, documents, id_order)
+        for first in range(0, lists[0].rows, QUERIES_AT_ONCE)
+    ]
+    if not blocks:
+        return lists[0], np.zeros(0, np.float32)
+    return concatenated([found for found, _ in blocks]), np.concatenate([scores for _, scores in blocks])
+
+
+def _fused(
+    lists: list[Ragged], depth: int, documents: int, id_order: np.ndarray
+) -> tuple[Ragged, np.ndarray]:  # fmt: skip
     keys = np.concatenate([one.row_numbers() * documents + one.values for one in lists])
     values = np.concatenate([1.0 / (CONSTANT + 1 + one.positions()) for one in lists])
     found, place = np.unique(keys, return_inverse=True)

@@ -7,7 +7,6 @@ a score of the contextual vectors (`heads/`, one a file).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,13 +16,7 @@ from torch import Tensor, nn
 
 from lexical.batches import Needs, PairOptions, QuerySample, RankingBatch
 from lexical.ragged import ragged
-from lightning_modules.chunk_encoder import (
-    ChunkEncoder,
-    encoder_folder,
-    new_transformer,
-    pretrained_transformer,
-    specials_of,
-)
+from lightning_modules.chunk_encoder import FLAG, ChunkEncoder, new_transformer, pretrained_transformer, specials_of
 from lightning_modules.chunks import ChunkLimits, EncoderInputs, Group, GroupLimits, Specials, encoder_inputs
 from lightning_modules.heads.drmm import DRMMHead
 from lightning_modules.heads.knrm import KNRMHead
@@ -33,16 +26,21 @@ from lightning_modules.heads.vanilla import VanillaHead
 from lightning_modules.neural_ranker import NeuralRanker
 from lightning_modules.saved_ranker import load_saved_ranker, read_tokenizer, save_ranker, text_pairs
 from lightning_modules.target_pretraining import PretrainingSettings
-from packaged_encoder import PACKAGED
+from lightning_modules.translation_network import start_as_similarity
+from packaged_encoder import PACKAGED, check_pieces, encoder_folder
 from terminal import say, track
-from user_error import UserError, require
+from user_error import require
 
 AT_ONCE = {"cpu": GroupLimits()}  # what the encoder is given at once
 AT_ONCE_ELSEWHERE = GroupLimits(positions=1 << 16, padding=1 << 12)
 PIECES_SCORED = 1 << 15  # document pieces that are scored together: their vectors of all layers are in memory
 
+SLOPE = 2.0  # of log T in the similarity of contextual vectors, before training; see `start_as_similarity`
 HeadName = Literal["vanilla", "knrm", "drmm", "pacrr", "model1"]
-CPU_TRAINING, CPU_VALIDATION = 500, QuerySample(queries=50, depth=20)  # what a CPU can do in a few minutes
+HEADS: dict[str, Any] = {
+    "vanilla": VanillaHead, "knrm": KNRMHead, "drmm": DRMMHead, "pacrr": PACRRHead, "model1": Model1Head,
+}  # fmt: skip
+CPU_VALIDATION = QuerySample(queries=50, depth=20)  # what a CPU can do in a minute
 
 
 class BertRanker(NeuralRanker):
@@ -57,6 +55,8 @@ class BertRanker(NeuralRanker):
         projection: width of x_q and x_d of the Model 1 layer.
         hidden: widths of its F1 and F2.
         dropout: share of its token features that is dropped in training.
+        start: T(q|d) of unlike pieces before training, about; T then grows with the similarity of their vectors. Its
+            weights start at random when not given.
         pretrain: before it learns to rank, the encoder learns the language of the collection (masked language
             modelling and next-sentence prediction); done once for a data set and backbone.
         pretrain_sequences: of 128 pieces that it sees then; the whole collection when not given.
@@ -64,6 +64,7 @@ class BertRanker(NeuralRanker):
         gradient_checkpointing: compute the encoder's layers again in the backward pass instead of keeping them.
         profile: "full", "cpu" (samples of the queries, for machines without a GPU) or "auto": cpu where there is none.
         train_queries: training queries of an epoch, a fixed sample; all when not given.
+        cpu_train_queries: the same for the profile "cpu", where `train_queries` is not given.
         fused: the row of the results table is this ranker fused with the first stage.
         rerank_depth: candidates of a query that are re-ranked.
         batch_size: pairs of an optimiser step, over all processes.
@@ -92,12 +93,14 @@ class BertRanker(NeuralRanker):
         projection: int = 128,
         hidden: list[int] = [128, 64],  # noqa: B006 - jsonargparse shows it; never changed
         dropout: float = 0.1,
+        start: float | None = None,
         pretrain: bool = False,
         pretrain_sequences: int | None = None,
         pretrain_rate: float = 3e-5,
         gradient_checkpointing: bool = False,
         profile: Literal["auto", "cpu", "full"] = "auto",
         train_queries: int | None = None,
+        cpu_train_queries: int = 500,
         fused: bool = False,
         rerank_depth: int = 100,
         batch_size: int = 16,
@@ -117,16 +120,19 @@ class BertRanker(NeuralRanker):
         require(query_pieces >= 1, "--model.query_pieces", query_pieces, "1 or more")
         require(positions >= query_pieces + 4, "--model.positions", positions, "more than the query and 3 specials")
         require(train_queries is None or train_queries >= 1, "--model.train_queries", train_queries, "1 or more")
+        require(cpu_train_queries >= 1, "--model.cpu_train_queries", cpu_train_queries, "1 or more")
         require(head_learning_rate > 0, "--model.head_learning_rate", head_learning_rate, "more than 0")
         require(projection >= 1, "--model.projection", projection, "1 or more")
         require(len(hidden) == 2 and min(hidden) >= 1, "--model.hidden", hidden, "two widths, such as [128, 64]")
         require(0 <= dropout < 1, "--model.dropout", dropout, "from 0 to less than 1")
         self.limits = ChunkLimits(positions, query_pieces, chunks)
         self.head_name, self.backbone, self.gradient_checkpointing = head, backbone, gradient_checkpointing
-        self.projection, self.hidden, self.dropout = projection, (hidden[0], hidden[1]), dropout
+        require(start is None or 0 < start < 1, "--model.start", start, "between 0 and 1")
+        self.projection, self.hidden, self.dropout, self.start = projection, (hidden[0], hidden[1]), dropout, start
         self.pretrain = PretrainingSettings(pretrain_sequences, pretrain_rate).check() if pretrain else None
         self.profile, self.sampled = str(profile), profile == "cpu"
-        self.train_queries, self.head_learning_rate = train_queries, head_learning_rate
+        self.train_queries, self.cpu_train_queries = train_queries, cpu_train_queries
+        self.head_learning_rate = head_learning_rate
 
     # --- network
 
@@ -134,14 +140,12 @@ class BertRanker(NeuralRanker):
         self.specials = specials_of(vocabulary, self.backbone)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            self.encoder = ChunkEncoder(new_transformer(self.backbone), self.head_name in ("knrm", "drmm", "pacrr"))
+            self.encoder = ChunkEncoder(new_transformer(self.backbone), HEADS[self.head_name].all_layers)
             self.head = self.new_head(self.encoder.width, self.encoder.layers)
+            if isinstance(self.head, Model1Head) and self.start is not None:
+                start_as_similarity(self.head.network, self.start, SLOPE)
         config: Any = self.encoder.transformer.config
-        if config.vocab_size != len(vocabulary):
-            raise UserError(
-                f"--model.backbone {self.backbone} has {config.vocab_size:,} word pieces and the data "
-                f"{len(vocabulary):,}: give its tokenizer, --data.tokenizer {self.backbone}"
-            )
+        check_pieces(FLAG, self.backbone, config.vocab_size, vocabulary)
         wanted = f"{config.max_position_embeddings} at the most, the positions of the backbone"
         require(
             self.limits.positions <= config.max_position_embeddings, "--model.positions", self.limits.positions, wanted
@@ -151,14 +155,14 @@ class BertRanker(NeuralRanker):
         self.remember_vocabulary(vocabulary)
 
     def new_head(self, width: int, layers: int) -> nn.Module:
-        heads: dict[str, Callable[[], nn.Module]] = {
-            "vanilla": lambda: VanillaHead(width),
-            "knrm": lambda: KNRMHead(width, layers),
-            "drmm": lambda: DRMMHead(width, layers),
-            "pacrr": lambda: PACRRHead(width, layers, self.limits.query_pieces),
-            "model1": lambda: Model1Head(width, self.projection, self.hidden, self.dropout),
+        settings: dict[str, tuple[Any, ...]] = {
+            "vanilla": (),
+            "knrm": (layers,),
+            "drmm": (layers,),
+            "pacrr": (layers, self.limits.query_pieces),
+            "model1": (self.projection, self.hidden, self.dropout),
         }
-        return heads[self.head_name]()
+        return HEADS[self.head_name](width, *settings[self.head_name])
 
     def start_weights(self, vocabulary: list[str]) -> None:  # noqa: ARG002
         """The trained weights of the backbone; the head stays random."""
@@ -180,7 +184,7 @@ class BertRanker(NeuralRanker):
             self.profile = "full" if gpu else "cpu"
         self.sampled = self.profile == "cpu"
         if self.sampled:
-            self.train_queries = min(CPU_TRAINING, self.train_queries or CPU_TRAINING)
+            self.train_queries = self.train_queries or self.cpu_train_queries
             say(
                 f"profile cpu (there is no GPU, or it was asked for): {self.train_queries:,} training queries; "
                 "development and test are samples, development_cpu and test_cpu; --model.profile full for everything"
@@ -188,7 +192,7 @@ class BertRanker(NeuralRanker):
 
     def precision(self, gpu: bool) -> str | None:
         """bfloat16 for the encoder where a GPU has it; the heads and the scores are float32 anyway."""
-        return "bf16-mixed" if gpu and torch.cuda.is_bf16_supported() else None
+        return "bf16-mixed" if gpu and torch.cuda.is_bf16_supported(including_emulation=False) else None
 
     def needs(self) -> Needs:
         options = PairOptions(self.seed, self.at_once, self.parts, self.collate, self.train_queries)
@@ -214,6 +218,8 @@ class BertRanker(NeuralRanker):
         return _on_device(batch, device) if isinstance(batch, EncoderInputs) else batch
 
     def pair_scores(self, batch: Any) -> Tensor:
+        if not batch.groups:  # the last optimiser step of an epoch has fewer pairs: this part is without any
+            return torch.zeros(0, 2, device=self.device) + 0.0 * sum(one.sum() for one in self.parameters())
         return self(batch).view(-1, 2)
 
     def optimizer(self) -> torch.optim.Optimizer:
@@ -244,10 +250,11 @@ class BertRanker(NeuralRanker):
 
     # --- scoring
 
-    def predict_step(self, batch: RankingBatch, batch_idx: int) -> np.ndarray:  # noqa: ARG002
+    def score_together(self, batch: RankingBatch) -> np.ndarray:
         """All scores of the batch, on every process: each computes its share.
 
-        The slices do not depend on the number of processes, so neither do the scores, to the last bit.
+        The slices do not depend on the number of processes, so neither do the scores: on a CPU to the last bit, on a
+        GPU as far as its sums are repeatable.
         """
         trainer = self.trainer
         if trainer.world_size == 1:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,9 +10,10 @@ from torch import Tensor, nn
 
 from lightning_modules.chunks import Specials
 from lightning_modules.heads.encoded import Encoded
-from packaged_encoder import PACKAGED, packaged_encoder
+from packaged_encoder import fetched, trained_encoder
 from user_error import UserError
 
+FLAG = "--model.backbone"
 ATTENTION = "sdpa"  # torch's scaled-dot-product attention: flash or memory-efficient where the device has it
 
 
@@ -68,46 +67,21 @@ class ChunkEncoder(nn.Module):
         return hidden.flatten(1, 2)
 
 
-def encoder_folder(name: str) -> str:
-    """What the Hugging Face loaders are given: "packaged" is the encoder of the requirements, others as they are."""
-    return (
-        str(packaged_encoder()) if name == PACKAGED else str(Path(name).expanduser() if Path(name).exists() else name)
-    )
-
-
-def encoder_identity(name: str) -> list[Any]:
-    """What tells this encoder from another one: files of a folder, the commit of a Hugging Face name."""
-    from transformers import AutoConfig
-
-    place = Path(encoder_folder(name))
-    files = sorted(place.glob("*.*")) if place.is_dir() else []
-    config = fetched(name, AutoConfig.from_pretrained)
-    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return [str(place.resolve()) if files else name, getattr(config, "_commit_hash", None), stats]
-
-
 def new_transformer(name: str) -> nn.Module:
     """An encoder with the architecture of `name` and random weights."""
     from transformers import AutoConfig, AutoModel
 
-    config = fetched(name, AutoConfig.from_pretrained)
-    return AutoModel.from_config(config, attn_implementation=ATTENTION, **_without_pooler(config))
+    config = fetched(FLAG, name, AutoConfig.from_pretrained)
+    options = {"attn_implementation": ATTENTION, "dtype": torch.float32, **_without_pooler(config)}
+    return AutoModel.from_config(config, **options)
 
 
 def pretrained_transformer(name: str) -> nn.Module:
     """The encoder `name` with its trained weights, all of them."""
-    from transformers import AutoConfig, AutoModel
+    from transformers import AutoConfig
 
-    options = _without_pooler(fetched(name, AutoConfig.from_pretrained))
-    model, loaded = fetched(
-        name,
-        lambda place: AutoModel.from_pretrained(
-            place, attn_implementation=ATTENTION, output_loading_info=True, **options
-        ),
-    )
-    if missing := sorted(loaded["missing_keys"]):
-        raise UserError(f"--model.backbone {name}: weights are missing, such as {missing[0]}; they would be random")
-    return model
+    options = _without_pooler(fetched(FLAG, name, AutoConfig.from_pretrained))
+    return trained_encoder(FLAG, name, attn_implementation=ATTENTION, **options)
 
 
 def _without_pooler(config: Any) -> dict[str, bool]:
@@ -128,19 +102,3 @@ def specials_of(vocabulary: list[str], name: str) -> Specials:
             "give the tokenizer of the backbone: --data.tokenizer"
         )
     return Specials(place["[CLS]"], place["[SEP]"], place["[PAD]"])
-
-
-def fetched(name: str, load: Callable[[str], Any]) -> Any:
-    """What `load` makes of the encoder's folder or name, with one clear line where there is none."""
-    from transformers.utils import logging
-
-    place = encoder_folder(name)
-    logging.disable_progress_bar()  # a bar over 37 tensors tells nobody anything
-    logging.set_verbosity_error()  # nor does a list of weights that are left out; missing ones are an error of ours
-    try:
-        return load(place)
-    except Exception as error:  # the hub client has no common base class for "no network" and "no such model"
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(
-            f"--model.backbone {name}: it is no folder of an encoder and could not be fetched ({first})"
-        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ class Ranker(L.LightningModule):
     seed = 1  # of everything that is drawn; set before anything is built
     made_from: str | None = None  # the ranker whose trained weights this one is made of
     slow = False  # all devices score together, and the clock runs along: nothing is scored again for it
+    seconds = 0.0  # that scoring has taken since somebody has set it to 0
     sampled = False  # too slow for whole query sets: it is measured on the samples development_cpu and test_cpu
 
     def __init__(self, field: str, fused: bool, rerank_depth: int) -> None:
@@ -96,8 +98,15 @@ class Ranker(L.LightningModule):
         for logger in self.loggers:
             logger.log_metrics(values, step=step)
 
-    def predict_step(self, batch: RankingBatch, batch_idx: int) -> np.ndarray:  # noqa: ARG002
+    def score_together(self, batch: RankingBatch) -> np.ndarray:
+        """The same with all processes of the trainer, on each of which it is called."""
         return self.score(batch)
+
+    def predict_step(self, batch: RankingBatch, batch_idx: int) -> np.ndarray:  # noqa: ARG002
+        started = time.perf_counter()
+        scores = self.score_together(batch)
+        self.seconds += time.perf_counter() - started
+        return scores
 
 
 def finite(values: dict[str, float]) -> dict[str, float]:

@@ -14,6 +14,8 @@ It holds weights and settings, no code:
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,7 @@ from tokenizers import Tokenizer
 
 from lexical.batches import RankingBatch
 from lexical.ragged import Ragged, offsets_of, ragged
-from lightning_modules.chunk_encoder import encoder_folder
+from packaged_encoder import encoder_folder
 from user_error import UserError
 
 if TYPE_CHECKING:
@@ -36,14 +38,17 @@ def save_ranker(ranker: BertRanker, folder: Path) -> None:
     """Everything that scoring needs; the settings of the training are left behind."""
     from transformers import AutoTokenizer
 
-    folder.mkdir(parents=True, exist_ok=True)
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}")  # a folder is whole or not there
+    beside.mkdir(parents=True)
     transformer: Any = ranker.encoder.transformer
-    transformer.save_pretrained(folder)
-    save_file({name: one.contiguous() for name, one in ranker.head.state_dict().items()}, folder / "head.safetensors")
-    AutoTokenizer.from_pretrained(encoder_folder(ranker.backbone)).save_pretrained(folder)
+    transformer.save_pretrained(beside)
+    save_file({name: one.contiguous() for name, one in ranker.head.state_dict().items()}, beside / "head.safetensors")
+    AutoTokenizer.from_pretrained(encoder_folder(ranker.backbone)).save_pretrained(beside)
     limits = ranker.limits
     values = (ranker.head_name, limits.chunks, limits.positions, limits.query_pieces, ranker.projection, ranker.hidden)
-    (folder / "ranker.json").write_text(json.dumps(dict(zip(SETTINGS, values, strict=True)), indent=1) + "\n")
+    (beside / "ranker.json").write_text(json.dumps(dict(zip(SETTINGS, values, strict=True)), indent=1) + "\n")
+    shutil.rmtree(folder, ignore_errors=True)
+    beside.rename(folder)
 
 
 def load_saved_ranker(target: type[BertRanker], folder: Path) -> BertRanker:

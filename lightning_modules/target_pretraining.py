@@ -17,8 +17,9 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from lexical.batches import NOT_HIDDEN, SentenceBatch
 from lightning_modules.batch_seed import seed_batch
-from lightning_modules.chunk_encoder import ATTENTION, encoder_folder, fetched
+from lightning_modules.chunk_encoder import ATTENTION, FLAG
 from lightning_modules.neural_ranker import rate_factor
+from packaged_encoder import encoder_folder, fetched
 from user_error import UserError, require
 
 
@@ -57,8 +58,6 @@ class TargetPretraining(L.LightningModule):
         settings: rate, warm-up, seed.
         frozen: the heads alone learn; what the pretraining of the encoder is measured against.
     """
-
-    monitor, monitor_label = "pretrain/held_out_masked_loss", "held-out masked-LM loss"
 
     def __init__(self, network: nn.Module, settings: PretrainingSettings, frozen: bool = False) -> None:
         super().__init__()
@@ -117,7 +116,7 @@ def pretraining_network(name: str, seed: int) -> nn.Module:
     """`BertForPreTraining` with the weights of the encoder `name`; heads that it does not have start at random."""
     from transformers import AutoConfig, BertForPreTraining
 
-    kind = fetched(name, AutoConfig.from_pretrained).model_type
+    kind = fetched(FLAG, name, AutoConfig.from_pretrained).model_type
     if kind != "bert":
         raise UserError(
             f"--model.pretrain: the backbone {name} is of the kind {kind!r}, and masked language modelling is known "
@@ -125,7 +124,8 @@ def pretraining_network(name: str, seed: int) -> nn.Module:
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = fetched(name, lambda place: BertForPreTraining.from_pretrained(place, attn_implementation=ATTENTION))
+        options: dict[str, Any] = {"attn_implementation": ATTENTION, "dtype": torch.float32}
+        network = fetched(FLAG, name, lambda place: BertForPreTraining.from_pretrained(place, **options))
     return network.train()  # loaded for evaluation: without dropout
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,11 @@ def test_the_head_depends_on_the_seed_and_the_encoder_on_the_backbone(backbone: 
 def test_mistakes_get_one_clear_line(backbone: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has 200 word pieces and the data 201"):
         BertRanker(backbone=str(backbone), positions=64, query_pieces=8).use_vocabulary([*VOCABULARY, "more"])
+    shuffled = tmp_path / "shuffled"
+    shutil.copytree(backbone, shuffled)
+    write_tiny_tokenizer(shuffled, [*VOCABULARY[:5], *VOCABULARY[:4:-1]])  # as many pieces, with other numbers
+    with pytest.raises(UserError, match="reads other word pieces"):
+        BertRanker(backbone=str(shuffled), positions=64, query_pieces=8).use_vocabulary(VOCABULARY)
     with pytest.raises(UserError, match="64 at the most"):
         BertRanker(backbone=str(backbone), positions=512).use_vocabulary(VOCABULARY)
     with pytest.raises(UserError, match=r"no \[CLS\], \[SEP\] and \[PAD\]"):
@@ -167,6 +173,26 @@ def test_without_a_gpu_the_profile_is_a_sample(backbone: Path) -> None:
     asked.choose_profile(gpu=False)
     assert not asked.sampled and asked.needs().sample == (500, 100)
     assert isinstance(asked.needs().pairs.queries, type(None))  # type: ignore[union-attr]
+
+
+def test_a_start_from_similarity_likes_the_words_of_the_query(backbone: Path) -> None:
+    ranker = new_ranker(backbone, "model1", start=1e-6)
+    found = ranker.score(batch_of([[10, 11, 12]], [[10, 11, 12, 13], [80, 81, 82, 83]], [[0, 1]]))
+    assert found[0] > found[1] + 1
+
+
+@pytest.mark.parametrize("kind", ["DistilBert", "Electra"])
+def test_other_encoders_of_the_family_are_read_too(kind: str, tmp_path: Path) -> None:
+    import transformers
+
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=200, dim=16, n_heads=2, n_layers=1, hidden_dim=16, hidden_size=16, num_attention_heads=2,
+        num_hidden_layers=1, intermediate_size=16, max_position_embeddings=64, embedding_size=16,
+    )  # fmt: skip
+    getattr(transformers, f"{kind}Model")(config).half().save_pretrained(tmp_path)
+    ranker = new_ranker(tmp_path, "knrm")
+    assert {one.dtype for one in ranker.parameters()} == {torch.float32}  # however it was saved
+    assert np.isfinite(ranker.score(batch_of([[10, 11]], texts([5, 80]), [[0, 1]]))).all()
 
 
 def test_an_empty_batch_has_no_scores(backbone: Path) -> None:

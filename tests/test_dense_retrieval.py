@@ -122,5 +122,5 @@ def test_an_encoder_of_other_word_pieces_is_refused(data: Folder, tmp_path: Path
     write_tiny_bert(tmp_path, pieces=50)
     with pytest.raises(UserError, match="has 50 word pieces and the data 30,522"):
         DenseEncoder(DenseSettings(str(tmp_path)), data.prepared.field("bwps").vocabulary())
-    with pytest.raises(UserError, match="could not be loaded"):
+    with pytest.raises(UserError, match="could not be fetched"):
         DenseEncoder(DenseSettings(str(tmp_path / "nowhere")), data.prepared.field("bwps").vocabulary())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny_bert import write_tiny_bert
+from tests.tiny_bert import with_packaged_tokenizer, write_tiny_bert
 from tests.training_place import ROOT, Place, logged
 
 pytestmark = pytest.mark.slow
@@ -31,12 +31,7 @@ def place(small_folder: Path, tmp_path: Path) -> Place:
 
 @pytest.fixture
 def backbone(tmp_path: Path) -> Path:
-    from packaged_encoder import packaged_encoder
-
-    folder = write_tiny_bert(tmp_path / "bert", positions=64)
-    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
-        (folder / name).write_bytes((packaged_encoder() / name).read_bytes())
-    return folder
+    return with_packaged_tokenizer(write_tiny_bert(tmp_path / "bert", positions=64))
 
 
 def environment(**more: str) -> dict[str, str]:

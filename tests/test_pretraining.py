@@ -18,14 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from callbacks.target_pretraining import held_out_batches
+from callbacks.target_pretraining import held_out_batches, share_of
 from datamodules.epoch_loader import EpochLoader
 from datamodules.sentence_pairs import SHORTEST, PretrainingTokens, SentencePairs
 from lexical.batches import NOT_HIDDEN
 from lexical.ragged import Ragged, ragged
 from lightning_modules.target_pretraining import PretrainingSettings, TargetPretraining, pretraining_network
 from packaged_encoder import PACKAGED
-from tests.tiny_bert import write_tiny_bert, write_tiny_tokenizer
+from tests.tiny_bert import with_packaged_tokenizer, write_tiny_bert, write_tiny_tokenizer
 from tests.training_place import Place, logged, weights
 from train import train
 from user_error import UserError
@@ -99,6 +99,14 @@ def test_a_vocabulary_without_a_mask_gets_one_clear_line() -> None:
         PretrainingTokens.of(["[PAD]", "[CLS]", "[SEP]", "word"])
 
 
+@given(st.integers(1, 40), st.integers(1, 9))
+def test_every_sequence_of_a_batch_belongs_to_one_process(count: int, processes: int) -> None:
+    members = np.arange(count)
+    shares = [share_of(members, rank, processes).tolist() for rank in range(processes)]
+    assert all(shares) and {one for share in shares for one in share} == set(range(count))
+    assert count < processes or sum(map(len, shares)) == count
+
+
 # --- training
 
 
@@ -110,12 +118,7 @@ def place(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Place
 
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from packaged_encoder import packaged_encoder
-
-    folder = write_tiny_bert(tmp_path_factory.mktemp("bert"), positions=128)
-    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
-        (folder / name).write_bytes((packaged_encoder() / name).read_bytes())
-    return folder
+    return with_packaged_tokenizer(write_tiny_bert(tmp_path_factory.mktemp("bert"), positions=128))
 
 
 def learned(

@@ -9,15 +9,25 @@ import torch
 PIECES = 30_522  # of the packaged tokenizer
 
 
-def write_tiny_bert(folder: Path, pieces: int = PIECES, positions: int = 512, width: int = 32) -> Path:
+def write_tiny_bert(
+    folder: Path, pieces: int = PIECES, positions: int = 512, width: int = 32, dropout: float = 0.1
+) -> Path:  # fmt: skip
     from transformers import BertConfig, BertModel
 
     config = BertConfig(
         vocab_size=pieces, hidden_size=width, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-        max_position_embeddings=positions,
+        max_position_embeddings=positions, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
     )  # fmt: skip
     torch.manual_seed(0)
     BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    return folder
+
+
+def with_packaged_tokenizer(folder: Path) -> Path:
+    from packaged_encoder import packaged_encoder
+
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+        (folder / name).write_bytes((packaged_encoder() / name).read_bytes())
     return folder
 
 
