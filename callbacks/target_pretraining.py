@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from callbacks.checkpoints import last_checkpoints
 from callbacks.epoch_report import EpochReport
-from datamodules.cached_step import cached_step, code_version, fingerprint
+from datamodules.cached_step import cached_step, code_version, fingerprint, wait_for
 from datamodules.epoch_loader import EpochLoader, ready_made
 from datamodules.sentence_pairs import SentencePairs
 from lexical.batches import SentenceBatch
@@ -68,7 +68,13 @@ class EncoderPretraining(L.Callback):
             "code": code_version(_CODE),
         }
         self.folder = place / f"pretrained-{fingerprint(self.parameters)}"
+        self.what = f"pretraining of {backbone}"
         self.checkpoints = self.folder.with_name(f".{self.folder.name}.training")
+
+    def wait(self) -> None:
+        """Until no other run is at the same pretraining. Before fitting: in there the other processes of this run would
+        wait in a collective, which gives up after half an hour."""
+        wait_for(self.folder, self.what)
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         if stage != "fit" or trainer.ckpt_path:  # a checkpoint holds an encoder that is further than this
@@ -84,7 +90,7 @@ class EncoderPretraining(L.Callback):
                 strategy.broadcast(True)
                 self.pretrain(place, trainer)
 
-            cached_step(self.folder, build, f"pretraining of {self.backbone}", self.parameters)
+            cached_step(self.folder, build, self.what, self.parameters)
             shutil.rmtree(self.checkpoints, ignore_errors=True)
             if not began:
                 strategy.broadcast(False)

@@ -66,6 +66,13 @@ def cached_step(folder: Path, build: Callable[[Path], None], what: str, paramete
     return folder
 
 
+def wait_for(folder: Path, what: str) -> None:
+    """Returns when no other process is building `folder`."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder, what):
+        pass
+
+
 @contextmanager
 def _locked(folder: Path, what: str) -> Iterator[None]:
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))

@@ -59,9 +59,12 @@ def _pretraining(model: BertRanker, data: RetrievalData, trainer: dict[str, Any]
     def pairs() -> SentencePairs:
         return SentencePairs(field.sequences, tokens, settings.length, settings.seed)
 
-    return EncoderPretraining(
+    callback = EncoderPretraining(
         data.prepared.folder, pairs, known_by, model.backbone, settings, used, model.checkpoint_steps
     )
+    if leads():
+        callback.wait()
+    return callback
 
 
 def _export(model: NNModel1, folder: RunFolder, data: RetrievalData, data_name: str) -> SparseExport:

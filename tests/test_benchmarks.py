@@ -20,8 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent
         ["benchmarks/em.py", "--pairs", "100000"],
         ["benchmarks/score.py", "--queries", "20", "--repeats", "7", "--vocabulary", "20000", "--entries", "400000"],
         ["benchmarks/nn_model1.py", "--small"],
+        ["benchmarks/bert.py", "--small"],
     ],
-    ids=["prepare", "fusion", "em", "score", "nn_model1"],
+    ids=["prepare", "fusion", "em", "score", "nn_model1", "bert"],
 )
 def test_a_benchmark_keeps_its_bounds(command: list[str], tmp_path: Path) -> None:
     arguments = [sys.executable, str(ROOT / command[0]), *command[1:]]

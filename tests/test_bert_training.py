@@ -162,7 +162,8 @@ def test_two_processes_train_as_one(place: Place, tmp_path: Path) -> None:
     layer = "encoder.layer.0.attention.self.query.weight"
     moved = (first[f"encoder.transformer.{layer}"] - start[layer]).abs().mean()
     for name, value in first.items():  # Adam makes a step of a gradient that is all but rounding, too: so the mean
-        assert (value.double() - second[name].double()).abs().mean() < 0.01 * moved, name
+        if not name.endswith("key.bias"):  # softmax takes it away: its gradient is nothing but rounding
+            assert (value.double() - second[name].double()).abs().mean() < 0.01 * moved, name
 
 
 def test_killed_and_continued_the_weights_are_bitwise_the_same(place: Place, backbone: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_folder_is_named_after_its_path(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_test_and_further_sets_are_evaluated(data: Folder) -> None:
-    assert data.evaluation_sets() == ["test"]
+    assert data.evaluation_sets() == ["test", "test_cpu"] and data.evaluation_sets(sampled=True) == ["test_cpu"]
     assert list(data.prepared.query_sets) == ["train_modeling", "train_fusion", "development", "test"]
     assert data.prepared.ranked_sets == ("train_fusion", "development", "test")
     assert len(data.query_set("train_fusion")) == 30
@@ -63,7 +63,7 @@ def test_ms_marco_from_the_official_files(tmp_path: Path, kind: Any, name: str) 
         cache_dir=str(tmp_path),
         workers=1,
     )
-    assert data.name == name and data.evaluation_sets() == ["test", "trec2019", "trec2020"]
+    assert data.name == name and data.evaluation_sets() == ["test", "trec2019", "trec2020", "test_cpu"]
     sizes = {name: len(queries) for name, queries in data.prepared.query_sets.items()}
     assert sizes == {"train_modeling": 16, "train_fusion": 4, "development": 5, "test": 3, "trec2019": 2, "trec2020": 2}
     data.prepare_data()
