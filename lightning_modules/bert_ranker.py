@@ -29,7 +29,7 @@ from lightning_modules.target_pretraining import PretrainingSettings
 from lightning_modules.translation_network import start_as_similarity
 from packaged_encoder import PACKAGED, check_pieces, encoder_folder
 from terminal import say, track
-from user_error import require
+from user_error import UserError, require
 
 AT_ONCE = {"cpu": GroupLimits()}  # what the encoder is given at once
 AT_ONCE_ELSEWHERE = GroupLimits(positions=1 << 16, padding=1 << 12)
@@ -116,6 +116,8 @@ class BertRanker(NeuralRanker):
             "bwps", fused, rerank_depth, batch_size, pairs_at_once, learning_rate, weight_decay, warmup, 1.0, margin,
             None, checkpoint_steps,
         )  # fmt: skip
+        if backbone.startswith(("/", ".", "~")) and not Path(backbone).expanduser().is_dir():
+            raise UserError(f"--model.backbone: there is no folder {backbone}")
         require(chunks >= 1, "--model.chunks", chunks, "1 or more")
         require(query_pieces >= 1, "--model.query_pieces", query_pieces, "1 or more")
         require(positions >= query_pieces + 4, "--model.positions", positions, "more than the query and 3 specials")

@@ -158,6 +158,8 @@ def test_mistakes_get_one_clear_line(backbone: Path, tmp_path: Path) -> None:
         BertRanker(backbone=str(backbone)).use_vocabulary([f"t{i}" for i in range(200)])
     with pytest.raises(UserError, match="could not be fetched"):
         BertRanker(backbone=str(tmp_path)).use_vocabulary(VOCABULARY)
+    with pytest.raises(UserError, match="there is no folder /no/such"):  # at once, before any data is prepared
+        BertRanker(backbone="/no/such")
     with pytest.raises(UserError, match=r"--model\.positions"):
         BertRanker(positions=34)
 
