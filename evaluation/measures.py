@@ -7,11 +7,13 @@ way. A query missing from the run counts as 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import ir_measures
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lexical.trec_run import Run
 
@@ -40,12 +42,10 @@ def measure(run: Run, qrels: Sequence[tuple[str, str, int]], names: Sequence[str
     """The measures `names` (MRR, nDCG@10, recall@K) of `run`."""
     wanted = {name: _ir_measure(name) for name in names}
     judgements = [ir_measures.Qrel(query, document, grade) for query, document, grade in qrels]
-    documents = run.document_ids.to_pylist()
-    ranked: dict[str, dict[str, float]] = {}
-    for i, query in enumerate(run.query_ids):
-        listed = documents[run.offsets[i] : run.offsets[i + 1]]
-        if listed:
-            ranked[query] = {document: -float(rank) for rank, document in enumerate(listed)}
+    ranked = {
+        query: {document: -float(rank) for rank, document in enumerate(listed)}
+        for query, listed in _as_far_as_judged(run, qrels)
+    }
     values: dict[str, dict[str, float]] = {name: dict.fromkeys((q for q, _, _ in qrels), 0.0) for name in names}
     by_measure = {str(one): name for name, one in wanted.items()}
     for metric in ir_measures.iter_calc(list(wanted.values()), judgements, ranked):
@@ -58,6 +58,25 @@ def per_query_tsv(measured: Sequence[Measured]) -> str:
     lines = ["query\tmeasure\tvalue"]
     lines += [f"{query}\t{one.measure}\t{value:.6f}" for one in measured for query, value in one.per_query.items()]
     return "\n".join(lines) + "\n"
+
+
+def _as_far_as_judged(run: Run, qrels: Sequence[tuple[str, str, int]]) -> Iterator[tuple[str, list[str]]]:
+    """The documents of each query up to the last judged one: none of the measures looks at those behind it.
+
+    Of a thousand candidates that is usually a handful, and the library is spared millions of strings.
+    """
+    judged: dict[str, set[str]] = {}
+    for query, document, _ in qrels:
+        judged.setdefault(query, set()).add(document)
+    known = pa.array(sorted(set().union(*judged.values())), run.document_ids.type)
+    places = np.flatnonzero(pc.is_in(run.document_ids, known).to_numpy(zero_copy_only=False))
+    first = np.searchsorted(places, run.offsets)
+    for i, query in enumerate(run.query_ids):
+        mine = places[first[i] : first[i + 1]]
+        names = run.document_ids.take(pa.array(mine)).to_pylist()
+        last = max((int(at) for at, name in zip(mine, names, strict=True) if name in judged.get(query, ())), default=-1)
+        if run.offsets[i + 1] > run.offsets[i]:
+            yield query, run.document_ids[run.offsets[i] : max(last, run.offsets[i]) + 1].to_pylist()
 
 
 def _ir_measure(name: str) -> ir_measures.Measure:
