@@ -5,7 +5,7 @@
 
 A model YAML has the sections ``model`` (class_path, init_args) and perhaps ``trainer``; a data YAML has ``data``
 (class_path, init_args) and perhaps ``for_models``: patterns of model names, each with ``model`` and ``trainer``
-values for this data.
+values for this data, and ``leave_out``: rows that ``--model all`` does not make for it.
 """
 
 from __future__ import annotations
@@ -49,24 +49,34 @@ def resolve(argv: Sequence[str]) -> Resolved:
     model_name, rest = take_option(argv, "model")
     data_name, rest = take_option(rest, "data")
     data_name = data_name or DEFAULT_DATA
-    data_file = load(data_name, "data", {"data", "for_models"})
-    trainer = load("default", "trainer", {"trainer"})["trainer"]
+    data_section = load_data(data_name)["data"]
     if model_name is None:
-        return Resolved(None, _choice(data_name, "data", data_file["data"]), trainer, rest, data_name)
-    model_file = load(model_name, "model", {"model", "trainer"})
+        trainer = load("default", "trainer", {"trainer"})["trainer"]
+        return Resolved(None, _choice(data_name, "data", data_section), trainer, rest, data_name)
+    settings, trainer = merged(model_name, data_name)
+    # the classes come last: importing them takes seconds, a mistyped name is answered before
+    model, data = _choice(model_name, "model", settings), _choice(data_name, "data", data_section)
+    return Resolved(model, data, trainer, rest, data_name)
+
+
+def merged(model_name: str, data_name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The sections `model` and `trainer` of a ranker on this data, as the YAML files have them."""
+    data_file, model_file = load_data(data_name), load(model_name, "model", {"model", "trainer"})
     label = Path(model_name).stem
     changes = [
         value for pattern, value in _mapping(data_file, "for_models", data_name).items() if fnmatchcase(label, pattern)
     ]
+    trainer = load("default", "trainer", {"trainer"})["trainer"]
     for layer in (model_file, *changes):
         trainer = {**trainer, **_mapping(layer, "trainer", model_name)}
     settings = dict(_mapping(model_file, "model", model_name))
     for change in changes:
         settings["init_args"] = {**_mapping(settings, "init_args", model_name), **_mapping(change, "model", data_name)}
-    # the classes come last: importing them takes seconds, a mistyped name is answered before
-    return Resolved(
-        _choice(model_name, "model", settings), _choice(data_name, "data", data_file["data"]), trainer, rest, data_name
-    )
+    return settings, trainer
+
+
+def load_data(name: str) -> dict[str, Any]:
+    return load(name, "data", {"data", "for_models", "leave_out"})
 
 
 def _mapping(section: Any, key: str, where: str) -> dict[str, Any]:

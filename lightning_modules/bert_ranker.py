@@ -40,7 +40,7 @@ HeadName = Literal["vanilla", "knrm", "drmm", "pacrr", "model1"]
 HEADS: dict[str, Any] = {
     "vanilla": VanillaHead, "knrm": KNRMHead, "drmm": DRMMHead, "pacrr": PACRRHead, "model1": Model1Head,
 }  # fmt: skip
-CPU_VALIDATION = QuerySample(queries=50, depth=20)  # what a CPU can do in a minute
+CPU_VALIDATION = QuerySample(queries=50, depth=10)  # what a CPU can do in a minute
 
 
 class BertRanker(NeuralRanker):
@@ -61,6 +61,10 @@ class BertRanker(NeuralRanker):
             modelling and next-sentence prediction); done once for a data set and backbone.
         pretrain_sequences: of 128 pieces that it sees then; the whole collection when not given.
         pretrain_rate: learning rate of the pretraining.
+        frozen_layers: hidden layers, counted from below, that keep their weights, and the embeddings with them; with 0
+            everything learns. When not given: 0, and a third of them in the profile "cpu".
+        encoder_dropout: of the encoder while it learns to rank. When not given: the backbone's own, and none in the
+            profile "cpu".
         gradient_checkpointing: compute the encoder's layers again in the backward pass instead of keeping them.
         profile: "full", "cpu" (samples of the queries, for machines without a GPU) or "auto": cpu where there is none.
         train_queries: training queries of an epoch, a fixed sample; all when not given.
@@ -97,6 +101,8 @@ class BertRanker(NeuralRanker):
         pretrain: bool = False,
         pretrain_sequences: int | None = None,
         pretrain_rate: float = 3e-5,
+        frozen_layers: int | None = None,
+        encoder_dropout: float | None = None,
         gradient_checkpointing: bool = False,
         profile: Literal["auto", "cpu", "full"] = "auto",
         train_queries: int | None = None,
@@ -127,6 +133,10 @@ class BertRanker(NeuralRanker):
         require(projection >= 1, "--model.projection", projection, "1 or more")
         require(len(hidden) == 2 and min(hidden) >= 1, "--model.hidden", hidden, "two widths, such as [128, 64]")
         require(0 <= dropout < 1, "--model.dropout", dropout, "from 0 to less than 1")
+        require(frozen_layers is None or frozen_layers >= 0, "--model.frozen_layers", frozen_layers, "0 or more")
+        known = encoder_dropout is None or 0 <= encoder_dropout < 1
+        require(known, "--model.encoder_dropout", encoder_dropout, "from 0 to less than 1")
+        self.frozen_layers, self.encoder_dropout = frozen_layers, encoder_dropout
         self.limits = ChunkLimits(positions, query_pieces, chunks)
         self.head_name, self.backbone, self.gradient_checkpointing = head, backbone, gradient_checkpointing
         require(start is None or 0 < start < 1, "--model.start", start, "between 0 and 1")
@@ -142,7 +152,9 @@ class BertRanker(NeuralRanker):
         self.specials = specials_of(vocabulary, self.backbone)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            self.encoder = ChunkEncoder(new_transformer(self.backbone), HEADS[self.head_name].all_layers)
+            self.encoder = ChunkEncoder(
+                new_transformer(self.backbone, self.encoder_dropout), HEADS[self.head_name].all_layers
+            )
             self.head = self.new_head(self.encoder.width, self.encoder.layers)
             if isinstance(self.head, Model1Head) and self.start is not None:
                 start_as_similarity(self.head.network, self.start, SLOPE)
@@ -152,6 +164,11 @@ class BertRanker(NeuralRanker):
         require(
             self.limits.positions <= config.max_position_embeddings, "--model.positions", self.limits.positions, wanted
         )
+        layers = int(config.num_hidden_layers)
+        frozen = (layers // 3 if self.sampled else 0) if self.frozen_layers is None else self.frozen_layers
+        wanted = f"fewer than the {layers} layers of the backbone"
+        require(frozen < layers, "--model.frozen_layers", frozen, wanted)
+        self.encoder.freeze(frozen)
         if self.gradient_checkpointing:
             self.encoder.transformer.gradient_checkpointing_enable()  # type: ignore[operator]
         self.remember_vocabulary(vocabulary)
@@ -187,9 +204,12 @@ class BertRanker(NeuralRanker):
         self.sampled = self.profile == "cpu"
         if self.sampled:
             self.train_queries = self.train_queries or self.cpu_train_queries
+            if self.encoder_dropout is None:
+                self.encoder_dropout = 0.0  # a sixth of the time of a step, for so few steps
             say(
-                f"profile cpu (there is no GPU, or it was asked for): {self.train_queries:,} training queries; "
-                "development and test are samples, development_cpu and test_cpu; --model.profile full for everything"
+                f"profile cpu (there is no GPU, or it was asked for): {self.train_queries:,} training queries; the "
+                "embeddings and the lower third of the encoder keep their weights; development and test are samples, "
+                "development_cpu and test_cpu; --model.profile full for everything"
             )
 
     def precision(self, gpu: bool) -> str | None:
@@ -225,8 +245,9 @@ class BertRanker(NeuralRanker):
         return self(batch).view(-1, 2)
 
     def optimizer(self) -> torch.optim.Optimizer:
+        learning = [weight for weight in self.encoder.parameters() if weight.requires_grad]
         groups = [
-            {"params": list(self.encoder.parameters()), "lr": self.learning_rate, "name": "encoder"},
+            {"params": learning, "lr": self.learning_rate, "name": "encoder"},
             {"params": list(self.head.parameters()), "lr": self.head_learning_rate, "name": "head"},
         ]
         return torch.optim.AdamW(groups, weight_decay=self.weight_decay)

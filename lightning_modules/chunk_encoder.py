@@ -14,6 +14,7 @@ from packaged_encoder import fetched, trained_encoder
 from user_error import UserError
 
 FLAG = "--model.backbone"
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")  # BERT, DistilBERT
 ATTENTION = "sdpa"  # torch's scaled-dot-product attention: flash or memory-efficient where the device has it
 
 
@@ -43,6 +44,19 @@ class ChunkEncoder(nn.Module):
         """Layers that are handed on."""
         return int(self._config.num_hidden_layers) + 1 if self.all_layers else 1
 
+    def freeze(self, layers: int) -> None:
+        """The embeddings and the first `layers` hidden layers keep their weights; nothing is frozen where it is 0.
+
+        Their backward pass is spared: on a CPU a third of a training step of a 6-layer encoder with 2 of them.
+        """
+        if not layers:
+            return
+        count = int(self._config.num_hidden_layers)
+        stacks = [one for one in self.transformer.modules() if isinstance(one, nn.ModuleList) and len(one) == count]
+        learning = {id(weight) for layer in list(stacks[0])[layers:] for weight in layer.parameters()}
+        for weight in self.transformer.parameters():
+            weight.requires_grad_(id(weight) in learning)
+
     def forward(self, inputs: Any) -> Encoded:
         """`inputs`: `EncoderInputs` of tensors on the encoder's device."""
         outputs = [self._hidden(group) for group in inputs.groups]  # each (layers, positions of the group, width)
@@ -67,11 +81,14 @@ class ChunkEncoder(nn.Module):
         return hidden.flatten(1, 2)
 
 
-def new_transformer(name: str) -> nn.Module:
-    """An encoder with the architecture of `name` and random weights."""
+def new_transformer(name: str, dropout: float | None = None) -> nn.Module:
+    """An encoder with the architecture of `name` and random weights; `dropout` in place of its own."""
     from transformers import AutoConfig, AutoModel
 
     config = fetched(FLAG, name, AutoConfig.from_pretrained)
+    for key in DROPOUTS if dropout is not None else ():
+        if hasattr(config, key):
+            setattr(config, key, dropout)
     options = {"attn_implementation": ATTENTION, "dtype": torch.float32, **_without_pooler(config)}
     return AutoModel.from_config(config, **options)
 

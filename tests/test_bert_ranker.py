@@ -240,3 +240,45 @@ def test_a_head_of_another_ranker_is_refused(backbone: Path, tmp_path: Path) -> 
     (tmp_path / "model1" / "head.safetensors").replace(tmp_path / "vanilla" / "head.safetensors")
     with pytest.raises(UserError, match="is no saved ranker"):
         BertRanker.from_pretrained(tmp_path / "vanilla")
+
+
+def trained_step(ranker: BertRanker) -> dict[str, torch.Tensor]:
+    """The weights before one optimiser step; the ranker has made it."""
+    before = {name: one.detach().clone() for name, one in ranker.named_parameters()}
+    batch = batch_of(texts([4, 6], 1), texts([30, 120, 60, 5]), [[0, 1], [2, 3]])
+    scores = ranker.train().pair_scores(ranker.transfer_batch_to_device(ranker.collate(batch), torch.device("cpu"), 0))
+    torch.relu(10 - scores[:, 0] + scores[:, 1]).sum().backward()
+    ranker.optimizer().step()
+    return before
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("head", HEADS)
+def test_frozen_layers_keep_their_weights_and_the_others_learn(backbone: Path, head: str, checkpointing: bool) -> None:
+    ranker = new_ranker(backbone, head, frozen_layers=1, gradient_checkpointing=checkpointing)
+    before = trained_step(ranker)
+    still = {name for name, one in ranker.named_parameters() if torch.equal(one, before[name])}
+    frozen = {name for name in before if ".embeddings." in name or ".layer.0." in name}
+    assert frozen and frozen <= still
+    assert not {name for name in still - frozen if ".layer.1." in name and "key.bias" not in name}
+
+
+def test_the_cpu_profile_freezes_a_third_and_drops_nothing_out(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path, pieces=len(VOCABULARY), positions=64, layers=3)
+    ranker = BertRanker(backbone=str(folder), positions=64, query_pieces=8)
+    ranker.choose_profile(gpu=False)
+    ranker.use_vocabulary(VOCABULARY)
+    learning = {name.split(".layer.")[1][0] for name, one in ranker.encoder.named_parameters() if one.requires_grad}
+    assert learning == {"1", "2"}
+    assert {one.p for one in ranker.encoder.modules() if isinstance(one, torch.nn.Dropout)} == {0.0}
+    ranker = BertRanker(backbone=str(folder), positions=64, query_pieces=8)
+    ranker.choose_profile(gpu=True)
+    ranker.use_vocabulary(VOCABULARY)
+    assert all(one.requires_grad for one in ranker.parameters())
+    assert {one.p for one in ranker.encoder.modules() if isinstance(one, torch.nn.Dropout)} == {0.1}
+
+
+@pytest.mark.parametrize(("setting", "value"), [("frozen_layers", -1), ("frozen_layers", 2), ("encoder_dropout", 1.0)])
+def test_wrong_settings_of_the_encoder_get_one_line(backbone: Path, setting: str, value: float) -> None:
+    with pytest.raises(UserError, match=f"--model.{setting}"):
+        new_ranker(backbone, **{setting: value})  # type: ignore[arg-type]

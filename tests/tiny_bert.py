@@ -10,12 +10,12 @@ PIECES = 30_522  # of the packaged tokenizer
 
 
 def write_tiny_bert(
-    folder: Path, pieces: int = PIECES, positions: int = 512, width: int = 32, dropout: float = 0.1
+    folder: Path, pieces: int = PIECES, positions: int = 512, width: int = 32, dropout: float = 0.1, layers: int = 2
 ) -> Path:  # fmt: skip
     from transformers import BertConfig, BertModel
 
     config = BertConfig(
-        vocab_size=pieces, hidden_size=width, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        vocab_size=pieces, hidden_size=width, num_hidden_layers=layers, num_attention_heads=2, intermediate_size=64,
         max_position_embeddings=positions, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
     )  # fmt: skip
     torch.manual_seed(0)
