@@ -3,10 +3,11 @@ PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
 DATA   ?= pydocs_passage
+BROWSERS := chromium chromium-browser google-chrome
 DEMO   := bm25_lemm,bm25_lemm_word,bm25_lemm_bwps,model1_embed,model1_word,model1_bwps,nn_model1,nn_model1_cosine
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint install install-dev clean-outputs
+.PHONY: help demo test test-all lint install install-dev browser clean-outputs
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -15,10 +16,10 @@ demo: install  ## set up, train and evaluate all context-free rows on the embedd
 	@$(BIN)/python train.py --models $(DEMO) --data $(DATA)
 	@$(BIN)/python evaluate.py --data $(DATA)
 
-test: install-dev lint  ## set up, lint, type check, all tests but the slow ones
+test: install-dev browser lint  ## set up, lint, type check, all tests but the slow ones
 	@OMP_NUM_THREADS=1 WANDB_MODE=offline $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
 
-test-all: install-dev lint  ## as test, with the slow ones
+test-all: install-dev browser lint  ## as test, with the slow ones
 	@OMP_NUM_THREADS=1 WANDB_MODE=offline $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: install-dev  ## ruff and mypy
@@ -29,6 +30,18 @@ lint: install-dev  ## ruff and mypy
 install: $(VENV)/.installed  ## .venv with the pinned requirements
 
 install-dev: $(VENV)/.installed-dev  ## install, and what the tests need
+
+# Tests that open a page are skipped without a browser, but fail where CI is set.
+browser:  ## Chromium for the tests of pages, by apt-get as root or with sudo
+	@for name in $(BROWSERS); do command -v $$name >/dev/null && exit 0; done; \
+	as=; [ "$$(id -u)" = 0 ] || as="sudo -n"; \
+	if ! command -v apt-get >/dev/null || ! $$as true 2>/dev/null; then \
+	  echo "make: no chromium, and it cannot be installed from here: the tests of pages are skipped (fail where CI is set)"; \
+	else \
+	  echo "installing chromium with apt-get"; \
+	  { $$as apt-get update && $$as apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1 </dev/null || \
+	  echo "make: apt-get could not install chromium: the tests of pages are skipped (fail where CI is set)"; \
+	fi
 
 $(VENV)/bin/python:
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not there: install Python 3.11 with venv, or say PYTHON=/path/to/python"; exit 2; }

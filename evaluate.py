@@ -36,6 +36,8 @@ def evaluate(argv: Sequence[str]) -> list[Result]:
             "--models",
             {"type": str | None, "default": None, "help": "names, separated by commas; default: all that are trained"},
         ),
+        ("--skip_measured", {"type": bool, "default": False, "help": "keep what is measured on this very data"}),
+        ("--table", {"type": bool, "default": True, "help": "bring the results together; false: measure only"}),
         ("--leaderboard", {"type": bool, "default": False, "help": "also write runs as qid, docid, rank (tabs)"}),
     ]
     parsed, built = parse_data(resolved, "Measure trained rankers on the test queries.", options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
@@ -17,6 +18,7 @@ from rich.progress import (
 )
 
 T = TypeVar("T")
+PREFIX = "LEXICAL_PROGRESS_PREFIX"  # environment: what stands before every bar, where this is one step of many
 
 
 _silent = False
@@ -38,7 +40,7 @@ def progress_bar(transient: bool = True) -> Progress:
     """A bar on standard error; silent where that is no terminal."""
     console = Console(stderr=True)
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn(os.environ.get(PREFIX, "") + "{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

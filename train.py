@@ -3,6 +3,7 @@
     python train.py --model NAME [--data NAME] [--seed N] [--output_dir DIR] [--trainer.devices 4 ...]
     python train.py --model nn_model1 --seeds 5                        # seeds 1 to 5; those that are there are kept
     python train.py --models bm25_lemm,model1_word                     # one after the other
+    python train.py --model all --seeds 5 [--slow_seeds 1]             # every row of the table, trained and measured
     python train.py --model bm25_lemm                                  # tunes k1 and b on `development`
     python train.py --model bm25_lemm_word --data folder --data.path DIR
     python train.py --data NAME --data.stats                           # what is in the data; trains nothing
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from user_error import UserError, run_script
 
@@ -30,6 +32,8 @@ def train(argv: Sequence[str]) -> dict[str, float]:
     """Trains the ranker that `argv` asks for; what was measured on `development`."""
     from experiment.named_configs import names, resolve, take_option
 
+    if take_option(argv, "model")[0] == "all":
+        return train_all(take_option(argv, "model")[1])
     models, argv = take_option(argv, "models")
     if models is not None:
         return train_models(models.split(","), argv)
@@ -58,6 +62,22 @@ def train(argv: Sequence[str]) -> dict[str, float]:
     if metrics and (row := MAKES.get(resolved.model.name)):  # the same network as a table: no second training
         train(["--model", row, "--data", resolved.data_name, "--config", cli.shared_config()])
     return metrics
+
+
+def train_all(argv: Sequence[str]) -> dict[str, float]:
+    """Trains and measures every row on this data; what is there is kept."""
+    from experiment.all_rows import Asked, run_all
+
+    def folder_of(asked: Asked) -> Path:
+        from experiment.command_line import parse_data
+
+        _, built = parse_data(resolve(["--data", asked.data, *asked.rest]), "", [])
+        return asked.output_dir.expanduser() / built.data.name
+
+    from experiment.named_configs import resolve
+
+    run_all(argv, folder_of)
+    return {}
 
 
 def train_models(models: Sequence[str], argv: Sequence[str]) -> dict[str, float]:

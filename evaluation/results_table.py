@@ -1,23 +1,22 @@
-"""The results table: one list of measured values, as JSON, Markdown, LaTeX and HTML.
+"""The results table: measured values as rows and columns, before any format (`table_formats`) is chosen.
 
-A row of the table is a ranker (alone, or fused with BM25), in the order of the paper's table; a column is a query set
+A row is a ranker (alone, or fused with BM25), in the order and groups of the paper's table; a column is a query set
 with its main measure, then the recall of the candidates, then the time to rank 1,000 documents with the device that
-took it.
+took it. The best value of a column is bold, marks say what the tests of significance found, and where the paper has a
+figure for the same data it stands beside ours, under its own heading.
 """
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-ORDER = (  # rows of the paper's table, top to bottom
-    "bm25_lemm", "bm25_lemm_word", "bm25_lemm_bwps",
-    "bert_vanilla_short", "bert_vanilla_full", "bert_cedr_knrm", "bert_cedr_drmm", "bert_cedr_pacrr",
-    "model1_embed", "model1_word", "model1_bwps",
-    "nn_model1_cosine", "nn_model1_exp", "nn_model1",
-    "bert_model1_short", "bert_model1_full",
-)  # fmt: skip
+import numpy as np
+import yaml
+
+from evaluation.hypotheses import Verdict
+from evaluation.paper_rows import group, label, part, place
 
 
 class Result(NamedTuple):
@@ -34,88 +33,139 @@ class Result(NamedTuple):
     ms_per_1k: float
     device: str
     threads: int
-    significance: list[dict[str, Any]]
+    significance: list[dict[str, Any]]  # `Verdict`
+    seed_values: Sequence[float] = ()  # of each seed; their mean is `value`
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation over the seeds."""
+        return float(np.std(self.seed_values, ddof=1)) if len(self.seed_values) > 1 else 0.0
+
+
+class Cell(NamedTuple):
+    text: str
+    best: bool = False  # of its column
+    marks: str = ""
+    spread: str = ""  # over the seeds
+
+
+class Row(NamedTuple):
+    name: str  # of the ranker, for --model
+    label: str  # in the paper's words
+    part: str
+    group: int
+    cells: list[Cell]
+
+
+class Outcome(NamedTuple):
+    """One line of the list of tests."""
+
+    row: str
+    query_set: str
+    measure: str
+    verdict: Verdict
 
 
 class Table(NamedTuple):
-    header: list[str]
-    rows: list[list[str]]
-    best: set[tuple[int, int]]  # (row, column) of the best value of a measured column
+    header: list[str]  # behind the name of the ranker
+    rows: list[Row]
+    outcomes: list[Outcome]
+    notes: list[str]  # to be read under the table
 
 
-def build_table(results: Sequence[Result]) -> Table:
-    rows = sorted({(one.model, one.fused) for one in results}, key=_row_place)
+class PaperFigures(NamedTuple):
+    """What the paper printed for one data set."""
+
+    source: str
+    rows: Mapping[str, Mapping[str, str]]  # ranker -> query set or "time" -> as printed
+    notes: list[str]
+
+    def of(self, row: Sequence[Any], column: str) -> str:
+        model, fused = row
+        return "" if fused is None else self.rows.get(model, {}).get(column, "")
+
+
+def paper_figures(path: Path, data: str) -> PaperFigures | None:
+    """The paper's figures for `data`; None where it has none."""
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if data not in content or data in ("source", "notes"):
+        return None
+    notes = [
+        f"{content['source']}, {key.split('/')[1]}: {text}"
+        for key, text in content["notes"].items()
+        if key.startswith(data + "/")
+    ]
+    return PaperFigures(content["source"], content[data], notes)
+
+
+def build_table(results: Sequence[Result], paper: PaperFigures | None = None) -> Table:
+    names = sorted({(one.model, one.fused) for one in results}, key=lambda row: (*place(row[0]), not row[1]))
+    fusions = {model for model, fused in names if fused}
     columns = list(dict.fromkeys((one.query_set, one.measure) for one in results))
     values = {(one.model, one.fused, one.query_set, one.measure): one for one in results}
-    header = ["ranker", *(f"{query_set} {measure}" for query_set, measure in columns), "ms per 1K", "device"]
-    cells: list[list[str]] = []
-    best: set[tuple[int, int]] = set()
-    for model, fused in rows:
-        mine = [values.get((model, fused, *column)) for column in columns]
-        known = [one for one in mine if one is not None]
-        shown = ["" if one is None else f"{one.value:.4f}" for one in mine]
-        label = model if fused or (model, True) not in rows else f"{model} (alone)"
-        if known[0].seeds > 1:
-            label += f", {known[0].seeds} seeds"
-        cells.append([label, *shown, _time(known[0].ms_per_1k), _device(known[0])])
-    for number, column in enumerate(columns, start=1):
-        numbers = [values[(*row, *column)].value for row in rows if (*row, *column) in values]
-        marked = [
-            i
-            for i, row in enumerate(rows)
-            if (*row, *column) in values and values[(*row, *column)].value == max(numbers)
-        ]
-        if len(marked) < len(numbers):  # where all are equal none is best
-            best |= {(i, number) for i in marked}
-    return Table(header, cells, best)
+    best = {column: _best([values.get((*row, *column)) for row in names]) for column in columns}
+    header, rows = _header(columns, paper), []
+    for row in names:
+        model, fused = row
+        alone = model in fusions and not fused
+        known = [values[(*row, *column)] for column in columns if (*row, *column) in values]
+        cells = []
+        for column in columns:
+            cells.append(_cell(values.get((*row, *column)), best[column]))
+            if paper and _is_main(column[1]):
+                cells.append(Cell("" if alone else paper.of(row, column[0])))
+        cells += [Cell(_time(known[0].ms_per_1k)), Cell(_device(known[0]))]
+        if paper:
+            cells.append(Cell("" if alone else paper.of(row, "time")))
+        behind = (" (alone)" if alone else "") + (f", {known[0].seeds} seeds" if known[0].seeds > 1 else "")
+        rows.append(Row(model + behind, label(model) + behind, part(model), group(model), cells))
+    outcomes = [
+        Outcome(one.model, one.query_set, one.measure, Verdict(**found))
+        for one in results
+        for found in one.significance
+    ]
+    return Table(header, rows, outcomes, _notes(results, outcomes, paper))
 
 
-def markdown(table: Table) -> str:
-    def mark(i: int, j: int, cell: str) -> str:
-        return f"**{cell}**" if (i, j) in table.best else cell.replace("|", "\\|")
-
-    lines = [_pipe([cell.replace("|", "\\|") for cell in table.header]), _pipe(["---"] * len(table.header))]
-    return "\n".join([*lines, *(_pipe(row) for row in _cells(table, mark))]) + "\n"
-
-
-def latex(table: Table) -> str:
-    def mark(i: int, j: int, cell: str) -> str:
-        text = _tex(cell)
-        return rf"\textbf{{{text}}}" if (i, j) in table.best else text
-
-    header = " & ".join(map(_tex, table.header))
-    body = "\n".join(" & ".join(row) + r" \\" for row in _cells(table, mark))
-    columns = "l" + "r" * (len(table.header) - 2) + "l"
-    opening = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", rf"{header} \\", r"\midrule"]
-    lines = [*opening, body, r"\bottomrule", r"\end{tabular}"]
-    return "\n".join(lines) + "\n"
+def _header(columns: Sequence[tuple[str, str]], paper: PaperFigures | None) -> list[str]:
+    header = []
+    for query_set, measure in columns:
+        header.append(f"{query_set} {measure}")
+        if paper and _is_main(measure):
+            header.append(f"{query_set} {measure} in the paper")
+    return [*header, "ms per 1K", "device", *(["per 1K in the paper"] if paper else [])]
 
 
-def html_page(table: Table, title: str) -> str:
-    """A self-contained page; all texts are escaped."""
-
-    def mark(i: int, j: int, cell: str) -> str:
-        return f"<td><b>{html.escape(cell)}</b></td>" if (i, j) in table.best else f"<td>{html.escape(cell)}</td>"
-
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in table.header)
-    body = "\n".join(f"<tr>{''.join(row)}</tr>" for row in _cells(table, mark))
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        "<style>:root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;margin:2rem;}"
-        "table{border-collapse:collapse}th,td{padding:.35rem .9rem;text-align:right;border-bottom:1px solid #8884}"
-        "th:first-child,td:first-child{text-align:left}th{border-bottom:2px solid}</style></head>\n"
-        f"<body><h1>{html.escape(title)}</h1>\n<table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></body></html>\n"
-    )
+def _is_main(measure: str) -> bool:
+    return not measure.startswith("recall@")
 
 
-def _cells(table: Table, mark: Callable[[int, int, str], str]) -> list[list[str]]:
-    return [[mark(i, j, cell) for j, cell in enumerate(row)] for i, row in enumerate(table.rows)]
+def _best(column: Sequence[Result | None]) -> float | None:
+    """The largest value; None where all are equal: then none is best."""
+    numbers = [one.value for one in column if one is not None]
+    return max(numbers) if len(set(numbers)) > 1 else None
 
 
-def _row_place(row: tuple[str, bool]) -> tuple[int, str, bool]:
-    model, fused = row
-    return (ORDER.index(model) if model in ORDER else len(ORDER), model, not fused)
+def _cell(one: Result | None, best: float | None) -> Cell:
+    if one is None:
+        return Cell("")
+    marks = dict.fromkeys(found["mark"] for found in one.significance if found["significant"])
+    spread = f"±{one.spread:.4f}" if one.seeds > 1 else ""
+    return Cell(f"{one.value:.4f}", one.value == best, "".join(marks), spread)
+
+
+def _notes(results: Sequence[Result], outcomes: Sequence[Outcome], paper: PaperFigures | None) -> list[str]:
+    notes = []
+    for mark in dict.fromkeys(one.verdict.mark for one in outcomes if one.verdict.significant):
+        pairs = dict.fromkeys(
+            f"{one.row} against {one.verdict.against}" for one in outcomes if one.verdict.mark == mark
+        )
+        notes.append(f"{mark} significant difference (paired two-sided t-test), tested: {'; '.join(pairs)}")
+    if any(one.seeds > 1 for one in results):
+        notes.append("± standard deviation over the seeds; figures and tests use each query's mean over the seeds")
+    if paper:
+        notes += [f'"in the paper": as printed by {paper.source}, on their machines', *paper.notes]
+    return notes
 
 
 def _time(milliseconds: float) -> str:
@@ -125,12 +175,3 @@ def _time(milliseconds: float) -> str:
 def _device(result: Result) -> str:
     threads = "" if result.device != "cpu" else f", {result.threads} thread{'s' if result.threads != 1 else ''}"
     return f"{result.device}{threads}"
-
-
-def _pipe(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _tex(text: str) -> str:
-    replaced = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    return "".join(replaced.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)

@@ -30,6 +30,7 @@ class Comparison(NamedTuple):
     better: int  # queries where the first is better
     worse: int
     p_value: float  # two-sided; 1 where no query differs
+    effect_size: float  # Cohen's d of the differences: their mean over their standard deviation, within 1,000
 
 
 def compare(values: Mapping[str, float], others: Mapping[str, float]) -> Comparison:
@@ -39,7 +40,10 @@ def compare(values: Mapping[str, float], others: Mapping[str, float]) -> Compari
     a, b = np.array([(values[query], others[query]) for query in values], np.float64).reshape(-1, 2).T
     different = len(a) > 1 and bool((a != b).any())
     p_value = float(ttest_rel(a, b).pvalue) if different else 1.0
-    return Comparison(len(a), float(a.mean()), float(b.mean()), int((a > b).sum()), int((a < b).sum()), p_value)
+    spread = float((a - b).std(ddof=1)) if different else 1.0
+    effect = float(np.clip((a - b).mean() / max(spread, 1e-12), -1000, 1000)) if different else 0.0
+    better, worse = int((a > b).sum()), int((a < b).sum())
+    return Comparison(len(a), float(a.mean()), float(b.mean()), better, worse, p_value, effect)
 
 
 def read_per_query(path: Path) -> tuple[str, dict[str, float]]:
@@ -70,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
         print(
             f"{arguments.row} {found.mean:.4f}, {other} {found.other_mean:.4f} ({measure}, {found.queries:,} queries): "
             f"{found.mean - found.other_mean:+.4f}, better for {found.better:,}, worse for {found.worse:,}, "
-            f"p = {found.p_value:.2g}, {sign} at {THRESHOLD:g}"
+            f"p = {found.p_value:.2g}, {sign} at {THRESHOLD:g}; effect size {found.effect_size:+.2f}"
         )
 
 

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from jsonargparse import Namespace
 from numba import get_num_threads
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table as RichTable
 
 from datamodules.retrieval_data import RetrievalData
 from evaluation.measures import main_measure, measure, per_query_tsv, recall_at
-from evaluation.results_table import Result, build_table, html_page, latex, markdown
-from evaluation.seed_averages import seed_average
+from evaluation.results_table import Result
+from evaluation.score_histogram import score_histogram
 from experiment.folders import RunFolder, read_json, trained_models, write_json, write_text
 from experiment.loading import load_ranker
 from experiment.named_configs import names
 from experiment.processes import leads, part
 from experiment.reranking import Reranked, as_run, milliseconds_per_1k, ranking_trainer, rerank
+from experiment.results import collect_results, write_results
 from experiment.tracking import RunLabels, finish_run, log_files, never_fatal, start_run
 from experiment.training import quiet_lightning
 from lexical.trec_run import write_run
@@ -55,13 +53,16 @@ def evaluate_rankers(parsed: Namespace, built: Namespace) -> list[Result]:
         found
         for name in wanted
         for seed in trained[name]
+        if not (parsed.skip_measured and _is_measured(RunFolder.of(parsed.output_dir, data.name, name, seed), data))
         if (found := _evaluate_ranker(RunFolder.of(parsed.output_dir, data.name, name, seed), name, data, parsed))
     ]
     part()
     if not leads():
         return []
-    results = [one for name, seeds in trained.items() for one in _collect(data_folder / name, seeds, data)]
-    _write_table(results, data.name, data_folder)
+    results = []
+    if parsed.table:
+        results = collect_results(data_folder, trained, data)
+        write_results(results, data, data_folder)
     for one in measured:
         with never_fatal():
             _track(one, data)
@@ -78,8 +79,15 @@ class Evaluated(NamedTuple):
     files: list[Path]
 
 
+def _is_measured(folder: RunFolder, data: RetrievalData) -> bool:
+    """On this very data; a training removes what was measured before it."""
+    data.prepare_data()
+    return folder.evaluation.is_file() and _entry(folder.evaluation, "data") == data.fingerprint()
+
+
 def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: Namespace) -> Evaluated | None:
     """None on a process that only helps to score."""
+    started = time.perf_counter()
     data.prepare_data()
     model = load_ranker(folder, name, data)
     if not (leads() or model.slow):
@@ -97,6 +105,7 @@ def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: 
     where = f"{trainer.world_size} x {device.type}" if trainer.world_size > 1 else device.type
     weights = _fusion_weights(folder) if model.fused else None
     results: list[Result] = []
+    histograms: list[dict[str, Any]] = []
     files: list[Path] = []
     for query_set in data.evaluation_sets(model.sampled):
         say(f"{name}: {query_set}")
@@ -109,9 +118,13 @@ def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: 
         for fused, alone in variants:
             results += _measure(folder, name, data, model, ranked, fused, alone, timed[fused], parsed.leaderboard)
             files += [folder.run(query_set, alone), folder.per_query(query_set, alone)]
+            if counted := score_histogram(ranked.alone if alone else ranked.row, ranked.task.relevant):
+                histograms.append({"query_set": query_set, "alone": alone, **counted._asdict()})
     if not leads():
         return None
-    write_json(folder.evaluation, {"data": data.fingerprint(), "results": [one._asdict() for one in results]})
+    seconds = round(time.perf_counter() - started, 1)
+    found = {"results": [one._asdict() for one in results], "histograms": histograms, "seconds": seconds}
+    write_json(folder.evaluation, {"data": data.fingerprint(), **found})
     return Evaluated(folder, name, model.fused, results, files)
 
 
@@ -152,65 +165,6 @@ def _measure(
         )
         for one in measured
     ]  # fmt: skip
-
-
-def _collect(folder: Path, seeds: list[int], data: RetrievalData) -> list[Result]:
-    """Results of a ranker on this very data, averaged over its seeds; others are named, not mixed in."""
-    measured: list[tuple[RunFolder, list[Result]]] = []
-    settings: list[dict[str, Any]] = []
-    for seed in seeds:
-        run = RunFolder(folder / f"seed-{seed}")
-        if not run.evaluation.is_file():
-            continue
-        try:
-            saved = read_json(run.evaluation)
-            mine = [Result(**one) for one in saved["results"]] if saved["data"] == data.fingerprint() else []
-        except (UserError, TypeError, KeyError):
-            mine = []
-        if mine:
-            measured.append((run, mine))
-            settings.append({key: value for key, value in run.load_config().items() if key in ("model", "data")})
-            continue
-        say(
-            f"{folder.name} (seed {seed}) was measured on other data or candidates, or its evaluation.json is damaged: "
-            f"it is not in the table until: python evaluate.py --models {folder.name}"
-        )
-    if any(one != settings[0] for one in settings):
-        say(f"{folder.name}: its seeds were trained with different settings; the table shows the average of all")
-    return _averaged(folder, measured) if measured else []
-
-
-def _averaged(folder: Path, measured: list[tuple[RunFolder, list[Result]]]) -> list[Result]:
-    """The average of the seeds: per query in files beside the seeds' folders, and as results."""
-    runs, first = [run for run, _ in measured], measured[0][1]
-    is_fusion = any(one.fused for one in first)
-    for query_set, fused in dict.fromkeys((one.query_set, one.fused) for one in first):
-        alone = is_fusion and not fused
-        mean = seed_average([run.per_query(query_set, alone) for run in runs])
-        write_text(RunFolder(folder).per_query(query_set, alone), per_query_tsv(mean))
-    averaged = []
-    for one in first:
-        same = [r for _, results in measured for r in results if r[:4] == one[:4]]  # model, fused, query set, measure
-        value, speed = np.mean([r.value for r in same]), np.median([r.ms_per_1k for r in same])
-        averaged.append(one._replace(value=float(value), seeds=len(same), ms_per_1k=float(speed)))
-    return averaged
-
-
-def _write_table(results: list[Result], data_name: str, data_folder: Path) -> None:
-    table = build_table(results)
-    write_json(data_folder / "results.json", [one._asdict() for one in results])
-    write_text(data_folder / "results.md", markdown(table))
-    write_text(data_folder / "results.tex", latex(table))
-    write_text(data_folder / "results.html", html_page(table, f"Results on {data_name}"))
-    sizes = {one.query_set: one.queries for one in results}
-    shown = RichTable(title=f"{data_name}: {', '.join(f'{name} {size:,} queries' for name, size in sizes.items())}")
-    for number, title in enumerate(table.header):
-        shown.add_column(title, justify="left" if number == 0 else "right")
-    for i, row in enumerate(table.rows):
-        cells = [f"[bold]{escape(cell)}[/bold]" if (i, j) in table.best else escape(cell) for j, cell in enumerate(row)]
-        shown.add_row(*cells)
-    Console(width=None if Console().is_terminal else 160).print(shown)
-    print(f"written: {data_folder}/results.{{json,md,tex,html}}")
 
 
 def _track(measured: Evaluated, data: RetrievalData) -> None:

@@ -20,6 +20,7 @@ from callbacks.checkpoints import BestCheckpoint, Patience, last_checkpoints
 from callbacks.epoch_report import EpochReport
 from callbacks.sparse_export import SparseExport
 from callbacks.target_pretraining import EncoderPretraining
+from callbacks.training_monitor import TrainingMonitor
 from datamodules.cached_step import fingerprint
 from datamodules.retrieval_data import RetrievalData
 from datamodules.sentence_pairs import PretrainingTokens, SentencePairs
@@ -46,7 +47,7 @@ def training_callbacks(
     stop = [] if model.patience is None else [Patience(model.monitor, mode="max", patience=model.patience)]
     exports = [_export(model, folder, data, data_name)] if type(model) is NNModel1 else []
     pretraining = [_pretraining(model, data, trainer)] if isinstance(model, BertRanker) and model.pretrain else []
-    return [*pretraining, EpochReport(), *stop, *exports, best, *last]
+    return [*pretraining, EpochReport(), TrainingMonitor(model.batch_size), *stop, *exports, best, *last]
 
 
 def _pretraining(model: BertRanker, data: RetrievalData, trainer: dict[str, Any]) -> EncoderPretraining:

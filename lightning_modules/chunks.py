@@ -61,9 +61,12 @@ class EncoderInputs(NamedTuple):
     @property
     def padding(self) -> float:
         """Share of the positions that the encoder computes in vain."""
-        positions = sum(group.tokens.size for group in self.groups)
-        real = sum(group.tokens.size if group.mask is None else int(group.mask.sum()) for group in self.groups)
-        return 1 - real / max(1, positions)
+        sizes = [group.tokens.shape[0] * group.tokens.shape[1] for group in self.groups]  # of arrays or of tensors
+        masked = [
+            size if group.mask is None else int(group.mask.sum())
+            for size, group in zip(sizes, self.groups, strict=True)
+        ]
+        return 1 - sum(masked) / max(1, sum(sizes))
 
 
 def chunk_lengths(length: int, limits: ChunkLimits) -> list[int]:

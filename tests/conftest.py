@@ -9,6 +9,7 @@ import numba
 import pytest
 import torch
 
+from tests.browser import browser, browser_page  # noqa: F401 - fixtures
 from tests.small_folder import write_small_folder
 
 

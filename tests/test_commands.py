@@ -75,7 +75,7 @@ def test_every_file_of_the_contract_is_there(trained: Trained) -> None:
 
 def test_results_json_has_the_fields_of_the_contract(trained: Trained) -> None:
     results = json.loads((trained.outputs / "results.json").read_text())
-    fields = "model fused query_set measure value seeds queries depth ms_per_1k device threads significance"
+    fields = "model fused query_set measure value seeds queries depth ms_per_1k device threads significance seed_values"
     assert all(list(entry) == fields.split() for entry in results)
     expected = sorted([(ROWS[0], False), *((row, fused) for row in ROWS[1:] for fused in (True, False))])
     for name in ("test", "test_cpu"):

@@ -26,6 +26,7 @@ def test_the_p_value_is_that_of_the_formula() -> None:
     assert found.p_value == pytest.approx(2 * student.sf(abs(statistic), 49), rel=1e-9)
     assert (found.queries, found.better, found.worse) == (50, int((a > b).sum()), int((a < b).sum()))
     assert found.mean - found.other_mean == pytest.approx(difference.mean())
+    assert found.effect_size == pytest.approx(difference.mean() / difference.std(ddof=1))
 
 
 def test_queries_are_paired_by_their_id() -> None:
@@ -76,6 +77,6 @@ def test_the_command_compares_rows_and_names_what_is_missing(tmp_path: Path) -> 
     done = run("one", "two", "one.alone")
     first, second = done.stdout.splitlines()
     assert first.startswith("one 0.8750, two 0.3625 (MRR, 4 queries): +0.5125, better for 3, worse for 0, p = ")
-    assert second.endswith("p = 1, not significant at 0.05")
+    assert second.endswith("p = 1, not significant at 0.05; effect size +0.00")
     missing = run("one", "three")
     assert missing.returncode == 2 and "three" in missing.stderr and "Traceback" not in missing.stderr
