@@ -6,14 +6,13 @@ artifact also names what it is made of in its metadata ("made_from": name and di
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from datamodules.retrieval_data import RetrievalData
-from experiment.folders import RunFolder
-from lightning_modules.neural_ranker import NeuralRanker
-from lightning_modules.ranker import Ranker
+from experiment.folders import RunFolder, read_json
 
 
 class Item(NamedTuple):
@@ -43,23 +42,31 @@ def data_items(data: RetrievalData) -> tuple[Item, Item]:
     return texts, candidates
 
 
-def model_item(folder: RunFolder, name: str, data: RetrievalData, model: Ranker, digest: str) -> Item:
+def model_item(folder: RunFolder, name: str, data: RetrievalData) -> Item:
     """The trained weights and the settings; of a BERT ranker also what `from_pretrained` loads."""
     checkpoint = folder.best_checkpoint if folder.best_checkpoint.is_file() else folder.checkpoint
-    saved = sorted((folder.path / "ranker").glob("*")) if (folder.path / "ranker").is_dir() else []
+    with checkpoint.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     files = [path for path in (checkpoint, folder.config, folder.ranker, folder.fusion) if path.is_file()]
-    trained = "gradients" if isinstance(model, NeuralRanker) else "counts"
-    metadata = {"seed": model.seed, "trained_by": trained, **model.findings()}
+    saved = sorted((folder.path / "ranker").glob("*"))
+    metadata = {"seed": folder.seed, **read_json(folder.development)}
     return Item(f"model-{data.name}-{name}", "model", digest, metadata, [*files, *saved], (data_items(data)[1],))
 
 
 def table_item(folder: RunFolder, name: str, data: RetrievalData, source: Item) -> Item | None:
-    """The translation table, made from the model."""
+    """The translation table, made from the model; None where there is none."""
     if not folder.table.is_dir():
         return None
     files = sorted(folder.table.iterdir())
     size = {"bytes": sum(path.stat().st_size for path in files)}
     return Item(f"table-{data.name}-{name}", "table", source.digest, size, files, (source,))
+
+
+def runs_item(folder: RunFolder, name: str, data: RetrievalData, files: Sequence[Path]) -> Item:
+    """Run files and per-query values, made from the model (and its table) and the candidates."""
+    model = model_item(folder, name, data)
+    made_from = (table_item(folder, name, data, model) or model, *model.made_from)
+    return Item(f"runs-{data.name}-{name}", "runs", model.digest, {"seed": folder.seed}, files, made_from)
 
 
 def log_item(run: Any, item: Item) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jsonargparse import Namespace
 from numba import get_num_threads
@@ -21,7 +20,8 @@ from experiment.named_configs import names
 from experiment.processes import leads, part
 from experiment.reranking import Reranked, as_run, milliseconds_per_1k, ranking_trainer, rerank
 from experiment.results import collect_results, write_results
-from experiment.tracking import RunLabels, finish_run, log_files, never_fatal, start_run
+from experiment.tracked_results import Evaluated, track_evaluation, track_summaries
+from experiment.tracking import never_fatal
 from experiment.training import quiet_lightning
 from lexical.trec_run import write_run
 from lightning_modules.ranker import Ranker
@@ -63,20 +63,12 @@ def evaluate_rankers(parsed: Namespace, built: Namespace) -> list[Result]:
     if parsed.table:
         results = collect_results(data_folder, trained, data)
         write_results(results, data, data_folder)
+        with never_fatal():
+            track_summaries(sorted({one.name for one in measured}), results, data, data_folder)
     for one in measured:
         with never_fatal():
-            _track(one, data)
+            track_evaluation(one, data)
     return results
-
-
-class Evaluated(NamedTuple):
-    """One ranker as measured in this run."""
-
-    folder: RunFolder
-    name: str
-    fused: bool  # the row is a fusion; what is not fused then is the ranker alone
-    results: list[Result]
-    files: list[Path]
 
 
 def _is_measured(folder: RunFolder, data: RetrievalData) -> bool:
@@ -165,22 +157,3 @@ def _measure(
         )
         for one in measured
     ]  # fmt: skip
-
-
-def _track(measured: Evaluated, data: RetrievalData) -> None:
-    folder, name = measured.folder, measured.name
-    seed = int(folder.path.name.removeprefix("seed-"))
-    run = start_run(RunLabels(name, data.name, seed, "evaluate").init_arguments(folder.load_config(), folder.path))
-    if run is None:
-        return
-    import wandb
-
-    columns: list[str | int] = [field for field in Result._fields if field != "significance"]
-    rows: list[Iterable[Any]] = [[getattr(one, str(key)) for key in columns] for one in measured.results]
-    run.log({"results": wandb.Table(columns=columns, data=list(rows))})
-    log_files(run, f"runs-{data.name}-{name}", "runs", measured.files)
-    summary = {
-        f"{one.query_set}/{one.measure}{'_alone' if measured.fused and not one.fused else ''}": one.value
-        for one in measured.results
-    }
-    finish_run(run, summary)

@@ -23,6 +23,10 @@ class RunFolder(NamedTuple):
         return cls(Path(output_dir).expanduser() / data / model / f"seed-{seed}")
 
     @property
+    def seed(self) -> int:
+        return int(self.path.name.removeprefix("seed-"))
+
+    @property
     def config(self) -> Path:
         return self.path / "config.yaml"
 

@@ -24,15 +24,15 @@ class RunLabels(NamedTuple):
 
     model: str
     data: str
-    seed: int
-    job_type: str  # train, evaluate, export, ...
+    seed: int | None  # None: all seeds
+    job_type: str  # train, evaluate, summary
 
     def init_arguments(self, config: dict[str, Any], folder: Path) -> dict[str, Any]:
         folder.mkdir(parents=True, exist_ok=True)
         labels = {
             "group": f"{self.model}/{self.data}",
             "job_type": self.job_type,
-            "name": f"{self.model}-seed{self.seed}",
+            "name": f"{self.model}-seed{self.seed}" if self.seed is not None else f"{self.model}-summary",
         }
         return {
             "project": os.environ.get("WANDB_PROJECT", PROJECT),
@@ -88,16 +88,6 @@ def finish_run(run: Any, summary: dict[str, float]) -> None:
     if run is not None:
         run.summary.update(summary)
         run.finish()
-
-
-def log_files(run: Any, name: str, kind: str, files: list[Path]) -> None:
-    """The files as one artifact, not copied on the way."""
-    import wandb
-
-    artifact = wandb.Artifact(name.replace("/", "-"), type=kind)
-    for file in files:
-        artifact.add_file(str(file), name=file.name, policy="immutable", skip_cache=True)
-    run.log_artifact(artifact)
 
 
 def _has_key() -> bool:

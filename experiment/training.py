@@ -22,7 +22,8 @@ from experiment.loading import load_ranker
 from experiment.processes import leads, part, process_count
 from experiment.reranking import learn_fusion, ranking_trainer, rerank
 from experiment.resuming import keep_metrics, remember_training, resume_from, training_callbacks
-from experiment.tracking import RunLabels, finish_run, log_files, never_fatal, start_run
+from experiment.tracked_results import log_training
+from experiment.tracking import RunLabels, finish_run, never_fatal, start_run
 from lexical.ranking import mean_reciprocal_rank
 from lightning_modules.neural_ranker import NeuralRanker
 from lightning_modules.ranker import Ranker
@@ -98,7 +99,8 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
         run = start_run(RunLabels(name, data.name, seed, "train").init_arguments(config, folder.path))
         loggers.append(CSVLogger(folder.path, name="", version=""))
         if run is not None:
-            run.define_metric("val/mrr", summary="max")
+            for metric, kept in (("val/mrr", "max"), ("train/loss", "min"), ("train/pairs_per_second", "mean")):
+                run.define_metric(metric, summary=kept)
             loggers.append(WandbLogger(experiment=run))
     settings = {**config["trainer"], "strategy": strategy}
     callbacks = []
@@ -140,8 +142,8 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
     write_json(folder.development, measured)
     write_text(folder.config, yaml.safe_dump(config, sort_keys=False))  # last: it says that training is complete
     with never_fatal():
-        if run is not None and folder.table.is_dir():
-            log_files(run, f"table-{data.name}-{name}", "table", sorted(folder.table.iterdir()))
+        if run is not None:
+            log_training(run, folder, name, data)
         finish_run(run, metrics | model.findings())
     _report(name, metrics, model, fusion, folder)
     return metrics

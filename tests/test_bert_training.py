@@ -60,6 +60,13 @@ def test_without_a_gpu_the_profile_is_saved_and_the_samples_are_measured(trained
     assert bert.ms_per_1k > 0
 
 
+def test_a_training_logs_padding_and_the_rates_of_both_groups(trained: RunFolder) -> None:
+    padding = logged(trained, "train/padding")
+    assert padding and 0 <= min(padding) <= max(padding) < 0.5
+    assert logged(trained, "train/learning_rate_head")[-1] == pytest.approx(1e-3)
+    assert logged(trained, "train/learning_rate_encoder")[-1] == pytest.approx(1e-4)
+
+
 def test_the_last_validation_number_is_reproduced(trained: RunFolder, place: Place) -> None:
     data = place.opened()
     ranker = load_ranker(trained, "bert_model1_full", data)

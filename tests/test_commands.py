@@ -242,6 +242,36 @@ def test_wandb_offline_files_hold_what_was_logged(trained: Trained) -> None:
     measured = by_job["evaluate"]
     assert measured.summary["results/nrows"] == 10 and "test/MRR" in measured.summary
     assert any("runs" in artifact for artifact in measured.artifacts)
+    assert measured.summary["per_query/test/nrows"] == 40
+
+
+def test_wandb_artifacts_name_what_they_are_made_of(trained: Trained) -> None:
+    """data -> candidates -> model -> table -> runs: followed backwards by name and digest."""
+    from tests.wandb_files import read_offline_runs
+
+    runs = {run.job_type: run for run in read_offline_runs(trained.folder("model1_word").path / "wandb")}
+    known = {
+        f"{name}@{one['digest']}": one for run in runs.values() for name, one in run.metadata.items() if "digest" in one
+    }  # W&B logs tables as artifacts of its own
+    (at,) = (reference for reference, one in known.items() if one["type"] == "runs")
+    path = [known[at]["type"]]
+    while known[at]["made_from"]:
+        at = known[at]["made_from"][0]
+        path.append(known[at]["type"])
+    assert path == ["runs", "table", "model", "candidates", "data"]
+    assert {reference.split("-")[0] for reference in runs["evaluate"].config["inputs"]} == {"table", "candidates"}
+    assert known[at]["queries"]["development"] == 60
+
+
+def test_wandb_has_a_summary_over_all_seeds_of_a_ranker(trained: Trained) -> None:
+    from tests.wandb_files import read_offline_runs
+
+    (summary, *_) = read_offline_runs(trained.outputs / "model1_word" / "wandb")
+    assert (summary.job_type, summary.name) == ("summary", "model1_word-summary")
+    assert summary.group == f"model1_word/{trained.outputs.name}" and summary.config["seeds"] == 1
+    (value,) = (one.value for one in trained.results if one[:4] == ("model1_word", True, "test", "MRR"))
+    assert summary.summary["test/MRR"] == pytest.approx(value) and "test/MRR_alone" in summary.summary
+    assert summary.summary["significance/nrows"] == 2 and "report/sha256" in summary.summary
 
 
 def test_wandb_disabled_leaves_no_trace_and_local_files_stay(trained: Trained, tmp_path: Path) -> None:

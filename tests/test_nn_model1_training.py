@@ -58,6 +58,24 @@ def test_both_rows_come_from_one_command(trained: RunFolder, place: Place) -> No
     assert (trained.table / "table.safetensors").samefile(exported.table / "table.safetensors")
 
 
+def test_a_training_logs_its_gradients_and_its_speed(trained: RunFolder) -> None:
+    for metric in ("train/gradient_norm", "train/pairs_per_second"):
+        values = logged(trained, metric)
+        assert values and all(np.isfinite(values)) and min(values) > 0
+    runs = {run.job_type: run for run in read_offline_runs(trained.path / "wandb")}
+    assert runs["train"].kept == {"val/mrr": "max", "train/loss": "min", "train/pairs_per_second": "mean"}
+
+
+def test_the_gradient_norm_counts_sparse_rows_once_each() -> None:
+    from callbacks.training_monitor import _squares
+
+    dense = torch.tensor([[1.0, 2.0], [0.0, 0.0], [3.0, 4.0]])
+    twice = torch.sparse_coo_tensor(
+        torch.tensor([[0, 0, 2]]), torch.tensor([[0.5, 1.0], [0.5, 1.0], [3.0, 4.0]]), (3, 2)
+    )
+    assert _squares(dense) == _squares(twice) == 30.0
+
+
 def test_the_exported_scores_are_the_networks(trained: RunFolder, place: Place) -> None:
     """Where nothing is dropped, pair by pair; with the threshold, every pair above it."""
     data = place.opened()

@@ -22,6 +22,8 @@ class OfflineRun(NamedTuple):
     summary: dict[str, Any]
     history: list[dict[str, Any]]
     artifacts: list[str]
+    metadata: dict[str, dict[str, Any]]  # of each artifact, with its type
+    kept: dict[str, str]  # metric -> what the summary keeps of it: min, max, mean
 
 
 def read_offline_runs(folder: Path) -> list[OfflineRun]:
@@ -29,7 +31,7 @@ def read_offline_runs(folder: Path) -> list[OfflineRun]:
 
 
 def read_offline_run(path: Path) -> OfflineRun:
-    found = OfflineRun("", "", "", [], {}, {}, [], [])
+    found = OfflineRun("", "", "", [], {}, {}, [], [], {}, {})
     for record in _records(path):
         kind = record.WhichOneof("record_type")
         if kind == "run":
@@ -45,10 +47,19 @@ def read_offline_run(path: Path) -> OfflineRun:
         elif kind == "history":
             found.history.append(_values(record.history.item))
         elif kind == "artifact":
-            found.artifacts.append(record.artifact.name)
+            _add_artifact(found, record.artifact)
         elif kind == "request" and record.request.HasField("log_artifact"):
-            found.artifacts.append(record.request.log_artifact.artifact.name)
+            _add_artifact(found, record.request.log_artifact.artifact)
+        elif kind == "metric":
+            for name in ("min", "max", "mean"):
+                if getattr(record.metric.summary, name):
+                    found.kept[record.metric.name] = name
     return found
+
+
+def _add_artifact(found: OfflineRun, artifact: Any) -> None:
+    found.artifacts.append(artifact.name)
+    found.metadata[artifact.name] = {"type": artifact.type, **json.loads(artifact.metadata or "{}")}
 
 
 def _values(items: Any) -> dict[str, Any]:
