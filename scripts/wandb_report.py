@@ -1,0 +1,91 @@
+"""Builds the W&B report of this project: how rows compare, how they were trained, query by query.
+
+    pip install wandb-workspaces
+    python scripts/wandb_report.py --entity YOU [--project lexical-translation-rankers] [--data pydocs_passage]
+
+Needs runs that were synced, and a login (`wandb login`). It saves a draft and prints its address; run again, it makes a
+new one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from experiment.tracking import PROJECT
+from user_error import UserError, run_script
+
+TRAINING = (
+    "train/loss",
+    "val/mrr",
+    "train/learning_rate",
+    "train/gradient_norm",
+    "train/pairs_per_second",
+    "train/padding",
+)
+
+
+def build_report(entity: str, project: str, data: str, measure: str = "test/MRR") -> Any:
+    """The report, not saved: summary runs compared, trainings of all seeds, per-query tables."""
+    import wandb_workspaces.reports.v2 as wr
+
+    def runs(name: str, job_type: str, grouped: bool) -> Any:
+        chosen = f"Config('labels.data') = '{data}' and Config('labels.job_type') = '{job_type}'"
+        groups = ["config.labels.group"] if grouped else []
+        return wr.Runset(entity=entity, project=project, name=name, filters=chosen, groupby=groups)
+
+    summaries, trainings = runs("summaries", "summary", False), runs("trainings", "train", True)
+    return wr.Report(
+        entity=entity,
+        project=project,
+        title=f"Lexical translation rankers on {data}",
+        description="Figures are means over seeds, tests are paired t-tests over queries.",
+        blocks=[
+            wr.H1("Effectiveness and speed"),
+            wr.PanelGrid(
+                runsets=[summaries],
+                panels=[
+                    wr.BarPlot(title=measure, metrics=[wr.SummaryMetric(measure)], layout=wr.Layout(w=12, h=8)),
+                    wr.ScatterPlot(
+                        title="effectiveness against ms per 1,000 documents", x=wr.SummaryMetric("ms_per_1k"),
+                        y=wr.SummaryMetric(measure), log_x=True, layout=wr.Layout(w=12, h=8),
+                    ),
+                ],
+            ),
+            wr.H1("Trainings, grouped by ranker; the band is the spread over seeds"),
+            wr.PanelGrid(
+                runsets=[trainings],
+                panels=[wr.LinePlot(title=metric, y=[metric], layout=wr.Layout(w=8, h=6)) for metric in TRAINING],
+            ),
+            wr.H1("Query by query"),
+            wr.P("Summary runs have tables per_query/<query set> and significance, and results.html as a page."),
+        ],
+    )  # fmt: skip
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser("wandb_report.py", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--entity", required=True, help="your W&B user or team")
+    parser.add_argument("--project", default=os.environ.get("WANDB_PROJECT", PROJECT))
+    parser.add_argument("--data", default="pydocs_passage", help="as in the runs' labels")
+    arguments = parser.parse_args(argv)
+    try:
+        report = build_report(arguments.entity, arguments.project, arguments.data)
+    except ImportError as error:
+        raise UserError("the package is not installed: pip install wandb-workspaces") from error
+    try:
+        report.save(draft=True)
+    except Exception as error:  # no login, no network, no such entity: the client has no common base class
+        raise UserError(f"W&B does not take the report ({str(error).splitlines()[0][:200]})") from error
+    print(report.url)
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))
