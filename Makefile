@@ -3,11 +3,13 @@ PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
 DATA   ?= pydocs_passage
+SEEDS  ?= 5
+SLOW_SEEDS ?= 1
 BROWSERS := chromium chromium-browser google-chrome
 DEMO   := bm25_lemm,bm25_lemm_word,bm25_lemm_bwps,model1_embed,model1_word,model1_bwps,nn_model1,nn_model1_cosine
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint install install-dev browser clean-outputs
+.PHONY: help demo paper test test-all lint install install-dev browser clean-outputs
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -15,6 +17,9 @@ help:  ## this list
 demo: install  ## set up, train and evaluate all context-free rows on the embedded data, print the results table
 	@$(BIN)/python train.py --models $(DEMO) --data $(DATA)
 	@$(BIN)/python evaluate.py --data $(DATA)
+
+paper: install  ## every row of the paper on DATA, SEEDS seeds (BERT rows: SLOW_SEEDS); interrupted, it goes on
+	@$(BIN)/python train.py --model all --seeds $(SEEDS) --slow_seeds $(SLOW_SEEDS) --data $(DATA)
 
 test: install-dev browser lint  ## set up, lint, type check, all tests but the slow ones
 	@OMP_NUM_THREADS=1 WANDB_MODE=offline $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
