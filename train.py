@@ -1,7 +1,7 @@
 """Train, tune and export one ranker, or several.
 
     python train.py --model NAME [--data NAME] [--seed N] [--output_dir DIR] [--trainer.devices 4 ...]
-    python train.py --model nn_model1 --seeds 5                        # seeds 1 to 5; those that are there are kept
+    python train.py --model nn_model1 --seeds 5                        # seeds 1 to 5, then their per-query average
     python train.py --models bm25_lemm,model1_word                     # one after the other
     python train.py --model all --seeds 5 [--slow_seeds 1]             # every row of the table, trained and measured
     python train.py --model bm25_lemm                                  # tunes k1 and b on `development`
@@ -93,13 +93,47 @@ def train_models(models: Sequence[str], argv: Sequence[str]) -> dict[str, float]
 
 
 def train_seeds(seeds: str, argv: Sequence[str]) -> dict[str, float]:
-    """Trains seeds 1 to `seeds`, those that are not trained yet; the means of what was measured on `development`."""
+    """Trains seeds 1 to `seeds`, those that are not there yet, and measures them; means of the `development` values."""
     if not seeds.isdigit() or int(seeds) < 1:
         raise UserError(f"--seeds {seeds}: must be a number, 1 or more")
     if any(argument.split("=", 1)[0] == "--seed" for argument in argv):
         raise UserError("give --seeds N (seeds 1 to N) or --seed N (one of them), not both")
     measured = [train([*argv, "--seed", str(seed), "--skip_trained", "true"]) for seed in range(1, int(seeds) + 1)]
+    if {"-h", "--help"}.isdisjoint(argv):
+        measure_seeds(argv)
     return {name: sum(one[name] for one in measured) / len(measured) for name in measured[0]}
+
+
+def measure_seeds(argv: Sequence[str]) -> None:
+    """Measures the seeds that `argv` has trained, and averages them per query: what evaluate.py does."""
+    from evaluate import evaluate
+    from experiment.named_configs import take_option
+    from experiment.training import MAKES
+    from terminal import say
+
+    model, rest = take_option(argv, "model")
+    row = Path(str(model)).stem
+    rows = ",".join(filter(None, (row, MAKES.get(row))))
+    several = take_option(rest, "trainer.devices")[0] not in (None, "1")
+    if several or take_option(rest, "config")[0] is not None or "-c" in rest:  # a file may hold settings of the model
+        say(f"measure the seeds with: python evaluate.py --models {rows}")
+        return
+    evaluate([*_without(rest, "--model."), "--models", rows, "--skip_measured", "true"])
+
+
+def _without(argv: Sequence[str], prefix: str) -> list[str]:
+    """The arguments without the options that begin with `prefix`, and without their values."""
+    kept: list[str] = []
+    skipping = False
+    for argument in argv:
+        if argument.startswith("--"):
+            skipping = argument.startswith(prefix) and "=" not in argument
+            if argument.startswith(prefix):
+                continue
+        elif skipping:
+            continue
+        kept.append(argument)
+    return kept
 
 
 if __name__ == "__main__":

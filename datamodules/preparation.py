@@ -124,12 +124,13 @@ class Preparation(PreparedFields):
         found = self.candidates(query_set)
         return self._task(query_set, CandidateSet(found.candidates.head(depth), found.scores))
 
-    def negatives(self) -> np.ndarray:
-        """(train_modeling queries, 20) document rows, -1 where a query has fewer non-relevant candidates."""
+    def negatives(self, depth: int = NEGATIVES_FROM) -> np.ndarray:
+        """(train_modeling queries, 20) document rows of the `depth` best candidates, -1 where a query has fewer that
+        are not relevant."""
         external = self.settings.candidates is not None
         parameters = {
             "from": self.candidate_folder(TRAIN_MODELING).name if external else self._indexes(),
-            "depth": NEGATIVES_FROM,
+            "depth": depth,
             "count": NEGATIVES,
             "seed": SPLIT_SEED,
             "code": code_version(["datamodules.candidates"]),
@@ -138,9 +139,9 @@ class Preparation(PreparedFields):
         def build(folder: Path) -> None:
             if external:
                 found = self.candidates(TRAIN_MODELING)
-                found = CandidateSet(found.candidates.head(NEGATIVES_FROM), found.scores)
+                found = CandidateSet(found.candidates.head(depth), found.scores)
             else:
-                found = self._retrieved_by_all(TRAIN_MODELING, NEGATIVES_FROM)[self.settings.first_stage]
+                found = self._retrieved_by_all(TRAIN_MODELING, depth)[self.settings.first_stage]
             relevant = self.query_sets[TRAIN_MODELING].relevant
             np.save(folder / "rows.npy", sample_negatives(found, relevant, SPLIT_SEED, NEGATIVES))
 

@@ -31,7 +31,7 @@ from lexical.ranking import RankedTask
 from packaged_encoder import PACKAGED
 from user_error import UserError, require
 
-QUERIES_PER_RANKING_BATCH = 256
+QUERIES_PER_RANKING_BATCH = 1024  # the more, the more query tokens they share; their T(q|d) are computed once
 T = TypeVar("T")
 
 
@@ -105,8 +105,8 @@ class RetrievalData(L.LightningDataModule):
             self.prepared.field(field)
         for query_set in self.prepared.ranked_sets:
             self.prepared.candidates(query_set)
-        if self.needs and self.needs.train == "pairs":
-            self.prepared.negatives()
+        if self.needs and self.needs.pairs:
+            self.prepared.negatives(self.needs.pairs.negatives_from)
         self.prepared.forget_encoder()
 
     # --- what rankers get
@@ -148,7 +148,8 @@ class RetrievalData(L.LightningDataModule):
         queries, relevant = prepared.query_tokens(TRAIN_MODELING, field), self.query_set(TRAIN_MODELING).relevant
         forward = prepared.field(field).forward
         sequences = prepared.field(field).sequences
-        pairs = TrainingPairs(forward, queries, relevant, prepared.negatives(), options, self._share, sequences)
+        negatives = prepared.negatives(options.negatives_from)
+        pairs = TrainingPairs(forward, queries, relevant, negatives, options, self._share, sequences)
         trainer = self.trainer
 
         def position() -> tuple[int, int]:
@@ -189,11 +190,20 @@ class RetrievalData(L.LightningDataModule):
 
     def first_stage_scores(self, query_set: str, depth: int, most_batches: int | None = None) -> np.ndarray:
         """(pairs,) BM25 of the first-stage field divided by the sum of query idf values, over the same candidates."""
-        batches = self._first_stage_batches(query_set, depth)[:most_batches]
+        if most_batches is None:
+            return self._whole_first_stage(query_set, depth)
+        return self._first_stage(self._first_stage_batches(query_set, depth)[:most_batches])
+
+    @cache  # noqa: B019 - every fused row needs it; who times it gives `most_batches`
+    def _whole_first_stage(self, query_set: str, depth: int) -> np.ndarray:
+        found = self._first_stage(self._first_stage_batches(query_set, depth))
+        found.setflags(write=False)
+        return found
+
+    def _first_stage(self, batches: list[RankingBatch]) -> np.ndarray:
         parameters = self.prepared.first_stage_parameters
-        return np.concatenate(
-            [normalised_bm25(*batch[:3], parameters) for batch in batches] or [np.zeros(0, np.float32)]
-        )
+        parts = [normalised_bm25(*batch[:3], parameters) for batch in batches]
+        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
     @cache  # noqa: B019 - it lives as long as the program; timing a row must not time the opening of files
     def _first_stage_batches(self, query_set: str, depth: int) -> list[RankingBatch]:

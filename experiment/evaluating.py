@@ -18,7 +18,7 @@ from experiment.folders import RunFolder, read_json, trained_models, write_json,
 from experiment.loading import load_ranker
 from experiment.named_configs import names
 from experiment.processes import leads, part
-from experiment.reranking import Reranked, as_run, milliseconds_per_1k, ranking_trainer, rerank
+from experiment.reranking import Reranked, Speed, as_run, milliseconds_per_1k, ranking_trainer, rerank
 from experiment.results import collect_results, write_results
 from experiment.tracked_results import Evaluated, track_evaluation, track_summaries
 from experiment.tracking import never_fatal
@@ -98,13 +98,14 @@ def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: 
     weights = _fusion_weights(folder) if model.fused else None
     results: list[Result] = []
     histograms: list[dict[str, Any]] = []
+    speed: Speed | None = None
     files: list[Path] = []
     for query_set in data.evaluation_sets(model.sampled):
         say(f"{name}: {query_set}")
         ranked = rerank(trainer, model, data, query_set, weights)
         if not leads():
             continue
-        speed = milliseconds_per_1k(model, data, ranked, device)
+        speed = speed or milliseconds_per_1k(model, data, ranked, device)  # of the first set, the largest
         timed = [(speed.of(fused), where) for fused in (False, True)]
         variants = [(model.fused, False)] + ([(False, True)] if model.fused else [])
         for fused, alone in variants:

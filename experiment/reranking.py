@@ -16,8 +16,8 @@ from lexical.ranking import RankedTask, mean_reciprocal_rank, ranking_order
 from lexical.trec_run import Run
 from lightning_modules.ranker import Ranker
 
-TIMED_BATCHES = 4  # about a thousand queries
-SLOW = 0.5  # seconds for the first batch
+TIMED_BATCHES = 1  # about a thousand queries
+LONG = 5.0  # seconds of a pass that need not be repeated to be known
 
 
 class Reranked(NamedTuple):
@@ -103,14 +103,13 @@ class Speed(NamedTuple):
 
 
 def milliseconds_per_1k(model: Ranker, data: RetrievalData, ranked: Reranked, device: Any, repeats: int = 3) -> Speed:
-    """The median of `repeats` passes over the first queries of the set; of a slow ranker the one pass that has been."""
+    """The median of `repeats` passes over the first queries of the set; where the one pass over the whole set, which
+    has been, took long, it is that one."""
     query_set = ranked.query_set
     batches = list(data.ranking_loader(query_set, model.field, model.rerank_depth))[:TIMED_BATCHES]
     if not sum(len(batch.candidates.values) for batch in batches):
         return Speed(0.0, 0.0)
     model.to(device).eval()
-    if model.slow or _seconds(lambda: model.score(batches[0]), 1)[0] > SLOW:  # one batch of queries is enough
-        batches = batches[:1]
     pairs = sum(len(batch.candidates.values) for batch in batches)
 
     def first_stage() -> None:
@@ -118,7 +117,7 @@ def milliseconds_per_1k(model: Ranker, data: RetrievalData, ranked: Reranked, de
         fuse(np.stack([scores, scores]), np.array([0.5, 0.5]))
 
     first = float(np.median(_seconds(first_stage, repeats))) * 1e6 / pairs
-    if model.slow:
+    if model.slow or ranked.seconds > LONG:
         return Speed(ranked.seconds * 1e6 / len(ranked.alone), first)
     alone = _seconds(lambda: [model.score(batch) for batch in batches], repeats)
     return Speed(float(np.median(alone)) * 1e6 / pairs, first)

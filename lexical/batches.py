@@ -24,6 +24,7 @@ class PairOptions(NamedTuple):
     parts: int  # batches of an optimiser step that one process computes one after the other
     collate: Callable[[RankingBatch], Any]  # makes of a batch what the ranker computes with; runs in a thread, ahead
     queries: int | None = None  # training queries of an epoch, a fixed sample; all when None
+    negatives_from: int = 500  # first-stage candidates of a query that its 20 non-relevant documents are drawn from
 
 
 class QuerySample(NamedTuple):

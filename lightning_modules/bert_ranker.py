@@ -77,6 +77,8 @@ class BertRanker(NeuralRanker):
         head_learning_rate: of the head.
         weight_decay: of AdamW.
         warmup: share of the optimiser steps in which the rates grow linearly from zero.
+        cooldown: share of them, the last ones, in which the rates fall linearly to zero.
+        negatives_from: a query's 20 non-relevant documents are drawn from so many of its best first-stage candidates.
         margin: of the loss.
         checkpoint_steps: save last.ckpt every so many optimiser steps instead of every 5 minutes.
     """
@@ -115,6 +117,8 @@ class BertRanker(NeuralRanker):
         head_learning_rate: float = 2e-4,
         weight_decay: float = 1e-7,
         warmup: float = 0.1,
+        cooldown: float = 0.0,
+        negatives_from: int = 500,
         margin: float = 1.0,
         checkpoint_steps: int | None = None,
     ) -> None:
@@ -136,6 +140,9 @@ class BertRanker(NeuralRanker):
         require(frozen_layers is None or frozen_layers >= 0, "--model.frozen_layers", frozen_layers, "0 or more")
         known = encoder_dropout is None or 0 <= encoder_dropout < 1
         require(known, "--model.encoder_dropout", encoder_dropout, "from 0 to less than 1")
+        require(0 <= cooldown <= 1, "--model.cooldown", cooldown, "between 0 and 1")
+        require(negatives_from >= 1, "--model.negatives_from", negatives_from, "1 or more")
+        self.cooldown, self.negatives_from = cooldown, negatives_from
         self.frozen_layers, self.encoder_dropout = frozen_layers, encoder_dropout
         self.limits = ChunkLimits(positions, query_pieces, chunks)
         self.head_name, self.backbone, self.gradient_checkpointing = head, backbone, gradient_checkpointing
@@ -217,7 +224,9 @@ class BertRanker(NeuralRanker):
         return "bf16-mixed" if gpu and torch.cuda.is_bf16_supported(including_emulation=False) else None
 
     def needs(self) -> Needs:
-        options = PairOptions(self.seed, self.at_once, self.parts, self.collate, self.train_queries)
+        options = PairOptions(
+            self.seed, self.at_once, self.parts, self.collate, self.train_queries, self.negatives_from
+        )
         sample = CPU_VALIDATION if self.sampled else QuerySample()
         return Needs((self.field,), "pairs", "sample", self.rerank_depth, pairs=options, sample=sample)
 

@@ -45,6 +45,7 @@ class NeuralRanker(Ranker):
     digest: Tensor
     random = True
     monitor = "val/mrr"
+    cooldown = 0.0  # share of the optimiser steps, the last ones, in which the rate falls linearly to zero
     _threads: int | None = None  # torch's, while it trains
 
     def __init__(
@@ -134,8 +135,11 @@ class NeuralRanker(Ranker):
         optimizer = self.optimizer()
         total = int(self.trainer.estimated_stepping_batches)
         per_epoch = max(1, -(-int(self.trainer.num_training_batches) // self.trainer.accumulate_grad_batches))
-        rate = LambdaLR(optimizer, lambda step: rate_factor(step, total, per_epoch, self.warmup, self.epoch_decay))
+        rate = LambdaLR(optimizer, lambda step: self._rate_factor(step, total, per_epoch))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+
+    def _rate_factor(self, step: int, total: int, per_epoch: int) -> float:
+        return rate_factor(step, total, per_epoch, self.warmup, self.epoch_decay, self.cooldown)
 
     # --- tokens
 
@@ -197,10 +201,14 @@ class NeuralRanker(Ranker):
         self.log(self.monitor, mrr)
 
 
-def rate_factor(step: int, total: int, per_epoch: int, warmup: float, epoch_decay: float) -> float:
-    """What the base rate is multiplied with at an optimiser step: linear warm-up times decay per finished epoch."""
+def rate_factor(
+    step: int, total: int, per_epoch: int, warmup: float, epoch_decay: float, cooldown: float = 0.0
+) -> float:
+    """What the base rate is multiplied with at an optimiser step: linear warm-up times decay per finished epoch, and
+    a linear fall to zero over the last steps."""
     rising = min(1.0, step / max(1.0, warmup * total)) if warmup else 1.0
-    return rising * epoch_decay ** (step // per_epoch)
+    falling = min(1.0, max(0.0, total - step) / (cooldown * total)) if cooldown else 1.0
+    return rising * falling * epoch_decay ** (step // per_epoch)
 
 
 def _digest(vocabulary: list[str]) -> Tensor:

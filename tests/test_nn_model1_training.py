@@ -141,6 +141,14 @@ def test_seeds_are_averaged(trained: RunFolder, place: Place, capsys: pytest.Cap
     assert all(f"nn_model1, seed {seed}: trained already with these settings, kept" in said for seed in (1, 2))
     measured = [json.loads(folder.development.read_text())["development/mrr"] for folder in (trained, other)]
     assert again["development/mrr"] == pytest.approx(np.mean(measured))
+    assert all(place.folder("alone", "nn_model1_exp", seed).evaluation.is_file() for seed in (1, 2))  # measured too
+
+
+def test_settings_of_the_ranker_are_kept_from_the_measurement() -> None:
+    from train import _without
+
+    given = ["--model.margin=8", "--model.hidden", "[8,6]", "--model.k1", "-1", "--data.path", "x", "--output_dir=y"]
+    assert _without(given, "--model.") == ["--data.path", "x", "--output_dir=y"]
 
 
 @pytest.mark.parametrize("wrong", [["--seeds", "0"], ["--seeds", "x"], ["--seeds", "2", "--seed", "1"]])

@@ -347,6 +347,12 @@ def test_ranked_tasks_know_the_relevant_documents(small_folder: Path, small_cach
     assert prepared.ranked_task("test", 1000).relevant.sum() > 10
 
 
+def test_negatives_may_come_from_fewer_candidates(small_folder: Path, small_cache: Path) -> None:
+    prepared = prepare(small_folder, small_cache)
+    near, far = prepared.negatives(depth=5), prepared.negatives()
+    assert ((near >= 0).sum(axis=1) <= 5).all() and not np.array_equal(near, far)
+
+
 def test_negatives_come_from_the_top_500_and_are_not_relevant(small_folder: Path, small_cache: Path) -> None:
     prepared = prepare(small_folder, small_cache)
     negatives = prepared.negatives()

@@ -37,6 +37,12 @@ def test_a_warm_up_over_everything_ends_with_the_last_step() -> None:
     assert rate_factor(10, total=10, per_epoch=10, warmup=1.0, epoch_decay=0.9) == pytest.approx(0.9)
 
 
+def test_a_cooldown_ends_at_zero_behind_the_last_step() -> None:
+    factors = [rate_factor(step, 10, 10, warmup=0.2, epoch_decay=1.0, cooldown=0.5) for step in range(11)]
+    assert factors == pytest.approx([0, 0.5, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2, 0])
+    assert rate_factor(5, 10, 10, warmup=0.0, epoch_decay=1.0, cooldown=1.0) == pytest.approx(0.5)
+
+
 # ------------------------------------------------------------------------------------------------ shared work
 
 
@@ -70,7 +76,7 @@ def test_what_cannot_be_divided_is_refused(batch_size: int, pairs_at_once: int |
     [
         ("batch_size", 0), ("pairs_at_once", 0), ("learning_rate", 0.0), ("weight_decay", -1e-9), ("warmup", 1.1),
         ("warmup", -0.1), ("epoch_decay", 0.0), ("epoch_decay", 1.1), ("margin", 0.0), ("patience", 0),
-        ("embedding", 0), ("projection", 0), ("hidden", [4]), ("hidden", [4, 0]), ("dropout", 1.0), ("p_self", 0.0),
+        ("embedding", 0), ("projection", 0), ("hidden", [4]), ("hidden", [4, 0]), ("dropout", 1.0), ("p_self", -0.1),
         ("p_self", 1.0), ("start", 0.0),
     ],
 )  # fmt: skip
