@@ -9,7 +9,7 @@ BROWSERS := chromium chromium-browser google-chrome
 DEMO   := bm25_lemm,bm25_lemm_word,bm25_lemm_bwps,model1_embed,model1_word,model1_bwps,nn_model1,nn_model1_cosine
 
 .DEFAULT_GOAL := help
-.PHONY: help demo paper test test-all lint install install-dev browser clean-outputs
+.PHONY: help demo paper ablations test test-all lint install install-dev browser clean-outputs
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -20,6 +20,9 @@ demo: install  ## set up, train and evaluate all context-free rows on the embedd
 
 paper: install  ## every row of the paper on DATA, SEEDS seeds (BERT rows: SLOW_SEEDS); interrupted, it goes on
 	@$(BIN)/python train.py --model all --seeds $(SEEDS) --slow_seeds $(SLOW_SEEDS) --data $(DATA)
+
+ablations: install  ## what each design decision of the paper is worth on DATA: configs/ablations.yaml, line by line
+	@$(BIN)/python -m experiment.ablations --data $(DATA)
 
 test: install-dev browser lint  ## set up, lint, type check, all tests but the slow ones
 	@OMP_NUM_THREADS=1 WANDB_MODE=offline $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile

@@ -6,6 +6,7 @@
     python train.py --model all --seeds 5 [--slow_seeds 1]             # every row of the table, trained and measured
     python train.py --model bm25_lemm                                  # tunes k1 and b on `development`
     python train.py --model bm25_lemm_word --data folder --data.path DIR
+    python train.py --model leaderboard                                # of rankers trained before; it names the missing
     python train.py --data NAME --data.stats                           # what is in the data; trains nothing
 
 NAME of a model is configs/model/NAME.yaml, NAME of data is configs/data/NAME.yaml; the path of a YAML file works too.

@@ -4,38 +4,38 @@ from __future__ import annotations
 
 import hashlib
 import re
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import lightning as L
 import numpy as np
-from torch.utils.data import ConcatDataset, DataLoader
+from torch.utils.data import ConcatDataset
 
 from datamodules.analysis import LOOKUP, AnalysisSettings
 from datamodules.bitext_blocks import BitextBlocks
 from datamodules.cached_step import fingerprint
 from datamodules.dense_retrieval import DenseSettings
 from datamodules.epoch_loader import EpochLoader, ready_made
+from datamodules.expansion import ExpandedTexts, existing_file
 from datamodules.preparation import Preparation
-from datamodules.prepared_fields import PreparationSettings, TextSource
-from datamodules.query_sets import DEVELOPMENT, SPLIT_SEED, TEST, TRAIN_FUSION, TRAIN_MODELING, QuerySet, SplitSizes
-from datamodules.sampled_sets import SAMPLES, TEST_CPU, SampledSet
+from datamodules.prepared_fields import PreparationSettings, PreparedFields, TextSource
+from datamodules.query_sets import DEVELOPMENT, SPLIT_SEED, TEST, TRAIN_FUSION, TRAIN_MODELING, SplitSizes
+from datamodules.ranked_sets import RankedSets
+from datamodules.sampled_sets import TEST_CPU, TRAIN_FUSION_CPU
 from datamodules.sources import IrDatasetsSource, Source, existing_folder, folder_source, official_source
 from datamodules.text_sources import FileTexts, PyDocsTexts
 from datamodules.training_pairs import TrainingPairs
 from lexical.batches import Loader, Needs, QuerySample, RankingBatch, TuningBatch, ValidationBatch
 from lexical.bm25 import normalised_bm25
-from lexical.ragged import Ragged, ragged
+from lexical.ragged import ragged
 from lexical.ranking import RankedTask
 from packaged_encoder import PACKAGED
 from user_error import UserError, require
 
-QUERIES_PER_RANKING_BATCH = 1024  # the more, the more query tokens they share; their T(q|d) are computed once
 T = TypeVar("T")
 
 
-class RetrievalData(L.LightningDataModule):
+class RetrievalData(RankedSets, L.LightningDataModule):
     """Collection, query sets, fields, first stage and candidates of one data set.
 
     Args:
@@ -47,6 +47,9 @@ class RetrievalData(L.LightningDataModule):
         k1: BM25 parameter of the first stage; tuned on development when not given.
         b: BM25 parameter of the first stage; tuned on development when not given.
         candidates: a TREC run (or a folder with QUERY_SET.run) to use instead of the first stage.
+        expansion: a file of lines "document id, tab, text" (gz accepted), such as predicted queries, which are put
+            behind the documents in all fields that are indexed (max_doc_tokens counts both). BERT rankers read the
+            documents without it.
         first_stage: "bm25", "dense" (vectors of an encoder), or "hybrid": both, fused by rank.
         dense_encoder: whose mean-pooled vectors are searched: "packaged", a Hugging Face name, or a folder.
         dense_pieces: word pieces of a document or query that this encoder reads.
@@ -65,6 +68,7 @@ class RetrievalData(L.LightningDataModule):
         k1: float | None = None,
         b: float | None = None,
         candidates: str | None = None,
+        expansion: str | None = None,
         first_stage: Literal["bm25", "dense", "hybrid"] = "bm25",
         dense_encoder: str = PACKAGED,
         dense_pieces: int = 128,
@@ -92,7 +96,13 @@ class RetrievalData(L.LightningDataModule):
         self.name: str = name
         if settings.candidates is not None and not settings.candidates.exists():
             raise UserError(f"--data.candidates: there is no file or folder {settings.candidates}")
-        self.prepared = Preparation(name, texts, settings, Path(cache_dir).expanduser())
+        cache = Path(cache_dir).expanduser()
+        self.unexpanded = PreparedFields(name, texts, settings, cache)
+        if expansion is not None:
+            texts = ExpandedTexts(self.unexpanded, existing_file("--data.expansion", expansion))
+        self.prepared = Preparation(name, texts, settings, cache)
+        if expansion is None:
+            self.unexpanded = self.prepared
         self.needs: Needs | None = None  # of the ranker that is to be trained; see `serve`
 
     def serve(self, needs: Needs) -> None:
@@ -103,6 +113,7 @@ class RetrievalData(L.LightningDataModule):
         """Everything on disk that training and ranking need; runs in one process, before any other starts."""
         for field in self.needs.fields if self.needs else ():
             self.prepared.field(field)
+            self.sequences(field)
         for query_set in self.prepared.ranked_sets:
             self.prepared.candidates(query_set)
         if self.needs and self.needs.pairs:
@@ -139,6 +150,9 @@ class RetrievalData(L.LightningDataModule):
             return self._pair_loader(fields[0])
         if kind == "sample":
             return ready_made([self.validation_batch(fields[0], self._share)])
+        if kind == "fusion":
+            sets = (TRAIN_FUSION, TRAIN_FUSION_CPU) if self._asked.sampled else (TRAIN_FUSION,)
+            return ready_made([self.fusion_batch(name, fields, self._asked.depth) for name in sets])
         blocks = [BitextBlocks(self.prepared, field, self._asked.bitext, self._share) for field in fields]
         return ready_made(ConcatDataset(blocks))
 
@@ -147,9 +161,8 @@ class RetrievalData(L.LightningDataModule):
         assert options is not None
         queries, relevant = prepared.query_tokens(TRAIN_MODELING, field), self.query_set(TRAIN_MODELING).relevant
         forward = prepared.field(field).forward
-        sequences = prepared.field(field).sequences
         negatives = prepared.negatives(options.negatives_from)
-        pairs = TrainingPairs(forward, queries, relevant, negatives, options, self._share, sequences)
+        pairs = TrainingPairs(forward, queries, relevant, negatives, options, self._share, self.sequences(field))
         trainer = self.trainer
 
         def position() -> tuple[int, int]:
@@ -168,8 +181,7 @@ class RetrievalData(L.LightningDataModule):
         tokens = self.prepared.query_tokens(DEVELOPMENT, field)
         mine = np.isin(task.candidates.row_numbers(), numbers)
         queries, candidates = (ragged([rows.row(i) for i in numbers], np.int32) for rows in (tokens, task.candidates))
-        prepared = self.prepared.field(field)
-        ranking = RankingBatch(prepared.forward, queries, candidates, prepared.sequences)
+        ranking = RankingBatch(self.prepared.field(field).forward, queries, candidates, self.sequences(field))
         return ValidationBatch(ranking, numbers, task.relevant[mine], task.id_order)
 
     def _tuning_batch(self, field: str, task: RankedTask) -> TuningBatch:
@@ -184,73 +196,12 @@ class RetrievalData(L.LightningDataModule):
         queries = prepared.query_tokens(DEVELOPMENT, field)
         return TuningBatch(field, own.vocabulary(), own.forward, queries, task, bm25)
 
-    def ranking_loader(self, query_set: str, field: str, depth: int) -> DataLoader[RankingBatch]:
-        """Batches of queries with their candidates, in the order of the query set."""
-        return ready_made(self._ranking_batches(query_set, field, depth))
-
-    def first_stage_scores(self, query_set: str, depth: int, most_batches: int | None = None) -> np.ndarray:
-        """(pairs,) BM25 of the first-stage field divided by the sum of query idf values, over the same candidates."""
-        if most_batches is None:
-            return self._whole_first_stage(query_set, depth)
-        return self._first_stage(self._first_stage_batches(query_set, depth)[:most_batches])
-
-    @cache  # noqa: B019 - every fused row needs it; who times it gives `most_batches`
-    def _whole_first_stage(self, query_set: str, depth: int) -> np.ndarray:
-        found = self._first_stage(self._first_stage_batches(query_set, depth))
-        found.setflags(write=False)
-        return found
-
-    def _first_stage(self, batches: list[RankingBatch]) -> np.ndarray:
-        parameters = self.prepared.first_stage_parameters
-        parts = [normalised_bm25(*batch[:3], parameters) for batch in batches]
-        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
-
-    @cache  # noqa: B019 - it lives as long as the program; timing a row must not time the opening of files
-    def _first_stage_batches(self, query_set: str, depth: int) -> list[RankingBatch]:
-        return self._ranking_batches(query_set, self.prepared.settings.first_stage_field, depth)
-
-    def _ranking_batches(self, query_set: str, field: str, depth: int) -> list[RankingBatch]:
-        tokens, candidates = self._query_tokens(query_set, field), self.ranked_task(query_set, depth).candidates
-        prepared = self.prepared.field(field)
-        batches = []
-        for first in range(0, candidates.rows, QUERIES_PER_RANKING_BATCH):
-            mine = (one.rows_between(first, first + QUERIES_PER_RANKING_BATCH) for one in (tokens, candidates))
-            batches.append(RankingBatch._make([prepared.forward, *mine, prepared.sequences]))
-        return batches
-
-    def ranked_task(self, query_set: str, depth: int) -> RankedTask:
-        if query_set not in SAMPLES:
-            return self.prepared.ranked_task(query_set, depth)
-        sample = SAMPLES[query_set]
-        return self._sampled(query_set).task(self.prepared.ranked_task(sample.of, min(depth, sample.depth)))
-
-    def _query_tokens(self, query_set: str, field: str) -> Ragged:
-        if query_set not in SAMPLES:
-            return self.prepared.query_tokens(query_set, field)
-        return self._sampled(query_set).of_whole(self.prepared.query_tokens(SAMPLES[query_set].of, field))
-
-    @cache  # noqa: B019 - it lives as long as the program
-    def _sampled(self, name: str) -> SampledSet:
-        return SampledSet(self.prepared.query_sets[SAMPLES[name].of], name)
-
     def fingerprint(self) -> str:
         """Equal for two runs that rank the same candidates of the same data."""
         prepared = self.prepared
         steps = [prepared.candidate_folder(name).name for name in prepared.ranked_sets]
         field = prepared.field_folder(prepared.settings.first_stage_field)
         return fingerprint([prepared.folder.name, field.name, prepared.first_stage_parameters, steps])
-
-    def depth(self, query_set: str) -> int:
-        """Candidates of a query at the most: as asked for, or the longest list of an external run."""
-        if query_set in SAMPLES:
-            return min(SAMPLES[query_set].depth, self.depth(SAMPLES[query_set].of))
-        settings = self.prepared.settings
-        if settings.candidates is None:
-            return settings.depth
-        return int(self.prepared.candidates(query_set).candidates.lengths().max())
-
-    def query_set(self, name: str) -> QuerySet:
-        return self._sampled(name) if name in SAMPLES else self.prepared.query_sets[name]
 
     def evaluation_sets(self, sampled: bool = False) -> list[str]:
         """test, the further judged sets and the sample of test; `sampled`: that sample alone."""

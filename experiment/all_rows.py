@@ -9,22 +9,21 @@ printed, with the time that each step took before, or took on 2 CPU cores where 
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 from rich.console import Console
 from rich.table import Table
 
-from experiment.folders import RunFolder, read_json
+from experiment.folders import RunFolder
 from experiment.named_configs import CONFIGS, DEFAULT_DATA, load_data, merged, take_option
-from terminal import PREFIX, say
+from experiment.parts import MAKES, changed_part
+from experiment.steps import Step, minutes, run_step, seconds_in, seconds_left, state_of, work_off
+from terminal import say
 from user_error import UserError
 
 ROWS = (  # in the order of work: quick ones first, each behind what it is made of
@@ -32,11 +31,12 @@ ROWS = (  # in the order of work: quick ones first, each behind what it is made 
     "nn_model1", "nn_model1_cosine",
     "bert_vanilla_short", "bert_model1_short", "bert_vanilla_full", "bert_model1_full",
     "bert_cedr_knrm", "bert_cedr_drmm", "bert_cedr_pacrr",
+    "leaderboard_traditional", "leaderboard",
 )  # fmt: skip
-RANDOM, SLOW = ("nn_*", "bert_*"), "bert_*"  # rows that have seeds; rows that a CPU takes long for
+RANDOM = ("nn_*", "bert_*", "leaderboard")  # rows that have seeds
+SLOW = ("bert_*", "leaderboard")  # rows that a CPU takes long for
 ALSO_MEASURED = {"nn_model1": "nn_model1,nn_model1_exp"}
 DURATIONS = CONFIGS / "durations.yaml"
-ROOT = CONFIGS.parent
 
 
 class Job(NamedTuple):
@@ -79,49 +79,45 @@ def asked_for(argv: Sequence[str]) -> Asked:
 
 
 def rows_of(data: str) -> list[str]:
-    """The rows that are made for this data: its YAML may leave some out."""
+    """The rows that are made for this data: its YAML may leave some out, and with them what is made of them."""
     left_out = load_data(data).get("leave_out") or []
-    return [row for row in ROWS if not any(fnmatchcase(row, pattern) for pattern in left_out)]
+    kept = [row for row in ROWS if not _is_one_of(row, left_out)]
+    return [row for row in kept if made_of(row, data) <= set(kept)]
+
+
+def _is_one_of(row: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(row, pattern) for pattern in patterns)
 
 
 def plan(asked: Asked, folder: Path) -> list[Job]:
     """All jobs in the order of work; `folder`: OUTPUT_DIR/<data>."""
     known = yaml.safe_load(DURATIONS.read_text(encoding="utf-8")).get(Path(asked.data).stem, {})
-    jobs = []
+    jobs: list[Job] = []
     for row in rows_of(asked.data):
-        count = 1 if not any(fnmatchcase(row, one) for one in RANDOM) else asked.seeds
-        count = min(count, asked.slow_seeds) if fnmatchcase(row, SLOW) else count
+        count = asked.seeds if _is_one_of(row, RANDOM) else 1
+        count = min(count, asked.slow_seeds) if _is_one_of(row, SLOW) else count
         runs = [RunFolder(folder / row / f"seed-{seed}") for seed in range(1, count + 1)]
-        before = [_seconds(run.development) for run in runs]
+        before = [seconds_in(run.development) for run in runs]
         about = next((one for one in before if one), known.get(row, {}).get("train"))
         wanted = merged(row, asked.data)[0].get("init_args") or {}
-        jobs += [Job(row, seed, _state(run, wanted), about) for seed, run in enumerate(runs, start=1)]
-        anew = any(job.row == row and job.state != "done" for job in jobs)
-        missing = runs if anew else [run for run in runs if not run.evaluation.is_file()]
-        each = next((one for one in map(_evaluation_seconds, runs) if one), known.get(row, {}).get("evaluate"))
+        anew = made_of(row, asked.data) & {job.row for job in jobs if job.seed is not None and job.state != "done"}
+        states = ["to do" if anew or changed_part(run) else state_of(run, wanted) for run in runs]
+        jobs += [Job(row, seed, state, about) for seed, state in enumerate(states, start=1)]
+        done = all(state == "done" for state in states)
+        missing = [run for run in runs if not run.evaluation.is_file()] if done else runs
+        before = [seconds_in(run.evaluation) for run in runs]
+        each = next((one for one in before if one), known.get(row, {}).get("evaluate"))
         jobs.append(
             Job(row, None, "to do" if missing else "done", None if each is None else each * len(missing or runs))
         )
     return jobs
 
 
-def _state(run: RunFolder, wanted: Mapping[str, Any]) -> str:
-    """A training with other settings than the YAML files have now is to do again."""
-    if run.config.is_file():
-        have = run.load_config().get("model") or {}
-        return "done" if all(have.get(key) == value for key, value in wanted.items()) else "to do"
-    return "goes on" if run.checkpoint.is_file() else "to do"
-
-
-def _seconds(path: Path) -> float | None:
-    try:
-        return float(read_json(path)["seconds"]) if path.is_file() else None
-    except (UserError, KeyError, TypeError, ValueError):
-        return None  # an older or damaged file: the estimate is none of its business
-
-
-def _evaluation_seconds(run: RunFolder) -> float | None:
-    return _seconds(run.evaluation)
+def made_of(row: str, data: str) -> set[str]:
+    """The rows that a row is made of."""
+    settings = merged(row, data)[0].get("init_args") or {}
+    makers = {made: maker for maker, made in MAKES.items()}
+    return {makers.get(part, part) for part in [*settings.get("parts", ()), settings.get("reranker")] if part}
 
 
 def print_plan(jobs: Sequence[Job], asked: Asked) -> None:
@@ -133,23 +129,10 @@ def print_plan(jobs: Sequence[Job], asked: Asked) -> None:
         seeds = [job for job in mine if job.seed is not None]
         done = sum(job.state == "done" for job in seeds)
         trained = f"{done} of {len(seeds)} seeds" if len(seeds) > 1 else seeds[0].state
-        grid.add_row(row, trained, mine[-1].state, minutes(_left(mine)))
+        grid.add_row(row, trained, mine[-1].state, minutes(seconds_left(mine)))
     Console(width=None if Console().is_terminal else 100).print(grid)
-    say(f"about {minutes(_left(jobs))} to go; estimates are from earlier runs, or from 2 CPU cores without a GPU")
-
-
-def _left(jobs: Sequence[Job]) -> float | None:
-    """Seconds of what is not done; None where that is not known."""
-    open_jobs = [job.seconds for job in jobs if job.state != "done"]
-    known = [one for one in open_jobs if one is not None]
-    return sum(known) if len(known) == len(open_jobs) else None
-
-
-def minutes(seconds: float | None) -> str:
-    if seconds is None:
-        return "unknown time"
-    whole = round(seconds / 60)
-    return f"{whole // 60} h {whole % 60:02d} min" if whole >= 60 else f"{whole} min"
+    left = minutes(seconds_left(jobs))
+    say(f"about {left} to go; estimates are from earlier runs, or from 2 CPU cores without a GPU")
 
 
 def run_all(argv: Sequence[str], folder_of: Callable[[Asked], Path]) -> None:
@@ -157,22 +140,17 @@ def run_all(argv: Sequence[str], folder_of: Callable[[Asked], Path]) -> None:
     asked = asked_for(argv)
     jobs = plan(asked, folder_of(asked))
     print_plan(jobs, asked)
-    failed: list[Job] = []
-    began = time.perf_counter()
-    for number, job in enumerate(jobs, start=1):
-        if job.state == "done":
-            continue
-        passed, left = minutes(time.perf_counter() - began), minutes(_left(jobs[number - 1 :]))
-        prefix = f"[{number} of {len(jobs)}] "
-        say(f"{prefix}{job.title} ({passed} passed, about {left} left)")
-        if any(one.row == job.row for one in failed) and job.seed is None:
-            continue  # a row without its training cannot be measured
-        if run_step(command(job, asked), prefix):
-            failed.append(job)
-    for job in failed:
-        say(f"failed: {job.title}: python {' '.join(command(job, asked)[1:])}")
+    steps = [
+        Step(job.title, command(job, asked), job.state, job.seconds, job.row, _made_of(job, asked)) for job in jobs
+    ]
+    failed = work_off(steps)
     if run_step([sys.executable, "evaluate.py", *places(asked), "--skip_measured", "true"], "") or failed:
         raise UserError("not all rows are there; the same command tries the missing ones again")
+
+
+def _made_of(job: Job, asked: Asked) -> tuple[str, ...]:
+    """A row without its training cannot be measured, and one without its parts cannot be trained."""
+    return (job.row,) if job.seed is None else tuple(made_of(job.row, asked.data))
 
 
 def places(asked: Asked) -> list[str]:
@@ -196,12 +174,3 @@ def command(job: Job, asked: Asked) -> list[str]:
         ]
     kept = ["--seed", str(job.seed), "--skip_trained", "true"]
     return [sys.executable, "train.py", "--model", job.row, *places(asked), *kept]
-
-
-def run_step(arguments: Sequence[str], prefix: str) -> int:
-    """The exit code; Ctrl-C reaches the step itself too, and ends the whole."""
-    script = [arguments[0], str(ROOT / arguments[1]), *arguments[2:]]
-    code = subprocess.run(script, env={**os.environ, PREFIX: prefix}, check=False).returncode
-    if code in (130, -2):
-        raise KeyboardInterrupt
-    return code

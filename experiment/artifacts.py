@@ -44,7 +44,7 @@ def data_items(data: RetrievalData) -> tuple[Item, Item]:
 
 def model_item(folder: RunFolder, name: str, data: RetrievalData) -> Item:
     """The trained weights and the settings; of a BERT ranker also what `from_pretrained` loads."""
-    checkpoint = folder.best_checkpoint if folder.best_checkpoint.is_file() else folder.checkpoint
+    checkpoint = folder.trained_checkpoint
     with checkpoint.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     files = [path for path in (checkpoint, folder.config, folder.ranker, folder.fusion) if path.is_file()]

@@ -45,6 +45,11 @@ class RunFolder(NamedTuple):
         return self.path / "checkpoints" / "best.ckpt"
 
     @property
+    def trained_checkpoint(self) -> Path:
+        """What is ranked with: the best epoch where there are epochs."""
+        return self.best_checkpoint if self.best_checkpoint.is_file() else self.checkpoint
+
+    @property
     def training(self) -> Path:
         """What the training in this folder was started with: an interrupted one is continued if it is the same."""
         return self.path / "training.json"

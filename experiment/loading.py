@@ -1,4 +1,4 @@
-"""A trained ranker read back from the folder of its run."""
+"""A trained ranker read back from the folder of its run, with the trained rankers that it is made of."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import torch
 from datamodules.retrieval_data import RetrievalData
 from experiment.folders import RunFolder, read_json
 from experiment.named_configs import import_class
-from lightning_modules.ranker import Ranker
+from experiment.parts import changed_part, digest, part_folders
+from lightning_modules.ranker import Ranker, Source
 from user_error import UserError
 
 
 def load_ranker(folder: RunFolder, name: str, data: RetrievalData) -> Ranker:
     """Class and settings as saved, weights strictly loaded; a ranker of other tokens than the data has is refused."""
     settings, saved = folder.load_config(), read_json(folder.ranker)
-    checkpoint = folder.best_checkpoint if folder.best_checkpoint.is_file() else folder.checkpoint
     try:
         target = import_class(saved["class"], name)
         if not issubclass(target, Ranker):
@@ -23,7 +23,7 @@ def load_ranker(folder: RunFolder, name: str, data: RetrievalData) -> Ranker:
         model.seed = int(settings["seed"]) if model.random else 1
         vocabulary = data.prepared.field(model.field).vocabulary()
         model.use_vocabulary(vocabulary)
-        weights = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
+        weights = torch.load(folder.trained_checkpoint, map_location="cpu", weights_only=True)["state_dict"]
         if "digest" in weights:  # before the shapes of other weights are compared: the message is clearer
             model.load_state_dict({"digest": weights["digest"]}, strict=False)
             model.check_vocabulary(vocabulary)
@@ -36,4 +36,21 @@ def load_ranker(folder: RunFolder, name: str, data: RetrievalData) -> Ranker:
             f"{folder.path}: the trained ranker cannot be loaded ({first}); "
             f"train it again: python train.py --model {name}"
         ) from error
+    if model.ranks_with_sources:
+        if (part := changed_part(folder)) is not None:
+            raise UserError(f"{part} was trained again since {name} was made of it: python train.py --model {name}")
+        hand_over_sources(model, name, folder, data)
     return model.eval()
+
+
+def hand_over_sources(model: Ranker, name: str, folder: RunFolder, data: RetrievalData) -> None:
+    """Gives a ranker the trained ones that it is made of: of the same data, and of its seed where they have seeds."""
+    sources = []
+    for part, place in zip(model.made_from, part_folders(name, model.made_from, folder), strict=True):
+        if read_json(place.development).get("data") != data.fingerprint():
+            raise UserError(
+                f"{name} is made from {part}, which was trained on other data or candidates than these: give the same "
+                f"--data settings, or train it again: python train.py --model {part}"
+            )
+        sources.append(Source(part, load_ranker(place, part, data), place.path, digest(place)))
+    model.use_sources(sources)

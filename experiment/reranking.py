@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import lightning as L
 import numpy as np
+from torch.utils.data import DataLoader
 
 from datamodules.retrieval_data import RetrievalData
 from experiment.processes import process_count
-from lexical.fusion import coordinate_ascent, fuse
-from lexical.ranking import RankedTask, mean_reciprocal_rank, ranking_order
+from lexical.fusion import fuse, learn_weights
+from lexical.ranking import RankedTask, ranking_order
 from lexical.trec_run import Run
 from lightning_modules.ranker import Ranker
 
@@ -46,9 +47,16 @@ def ranking_trainer(model: Ranker, trainer: Mapping[str, Any]) -> L.Trainer:
     return L.Trainer(**settings)
 
 
+def ranking_loader(model: Ranker, data: RetrievalData, query_set: str) -> DataLoader[Any]:
+    """The batches that the ranker scores: of its field, or of several fields together."""
+    if model.joint_fields:
+        return data.joint_loader(query_set, model.joint_fields, model.rerank_depth)
+    return data.ranking_loader(query_set, model.field, model.rerank_depth)
+
+
 def score(trainer: L.Trainer, model: Ranker, data: RetrievalData, query_set: str) -> np.ndarray:
     """(pairs,) the ranker's scores of all candidates of the query set."""
-    parts = trainer.predict(model, data.ranking_loader(query_set, model.field, model.rerank_depth))
+    parts = trainer.predict(model, ranking_loader(model, data, query_set))
     return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
 
@@ -71,17 +79,7 @@ def learn_fusion(trainer: L.Trainer, model: Ranker, name: str, data: RetrievalDa
     features = np.stack(
         [data.first_stage_scores(query_set, model.rerank_depth), score(trainer, model, data, query_set)]
     )
-    started = time.perf_counter()
-    learned = coordinate_ascent(features, task)
-    return {
-        "features": ["bm25_lemm", f"{name} (alone)"],
-        "weights": [float(weight) for weight in learned.weights],
-        "learned_on": query_set,
-        "mrr": learned.mrr,
-        "mrr_of_each_feature": [mean_reciprocal_rank(task, feature) for feature in features],
-        "queries": task.candidates.rows,
-        "seconds": round(time.perf_counter() - started, 3),
-    }
+    return learn_weights(features, ["bm25_lemm", f"{name} (alone)"], task, query_set)
 
 
 def as_run(data: RetrievalData, query_set: str, task: RankedTask, scores: np.ndarray) -> Run:
@@ -106,7 +104,7 @@ def milliseconds_per_1k(model: Ranker, data: RetrievalData, ranked: Reranked, de
     """The median of `repeats` passes over the first queries of the set; where the one pass over the whole set, which
     has been, took long, it is that one."""
     query_set = ranked.query_set
-    batches = list(data.ranking_loader(query_set, model.field, model.rerank_depth))[:TIMED_BATCHES]
+    batches = list(ranking_loader(model, data, query_set))[:TIMED_BATCHES]
     if not sum(len(batch.candidates.values) for batch in batches):
         return Speed(0.0, 0.0)
     model.to(device).eval()

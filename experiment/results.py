@@ -25,6 +25,7 @@ from evaluation.significance import read_per_query
 from evaluation.table_formats import latex, markdown
 from experiment.folders import RunFolder, read_json, write_json, write_text
 from experiment.named_configs import CONFIGS
+from experiment.parts import changed_part
 from experiment.report_data import gather_report
 from terminal import say
 from user_error import UserError
@@ -64,6 +65,12 @@ def _collect(folder: Path, seeds: Sequence[int], data: RetrievalData) -> list[Re
     for seed in seeds:
         run = RunFolder(folder / f"seed-{seed}")
         if not run.evaluation.is_file():
+            continue
+        if (part := changed_part(run)) is not None:
+            say(
+                f"{folder.name} (seed {seed}) is not in the table, as {part} was trained again since it was made of "
+                f"it: python train.py --model {folder.name}"
+            )
             continue
         try:
             saved = read_json(run.evaluation)

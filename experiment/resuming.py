@@ -52,17 +52,16 @@ def training_callbacks(
 
 def _pretraining(model: BertRanker, data: RetrievalData, trainer: dict[str, Any]) -> EncoderPretraining:
     assert model.pretrain is not None
-    field, settings = data.prepared.field(model.field), model.pretrain
+    texts, settings = data.unexpanded, model.pretrain
+    field = texts.field(model.field)
     tokens = PretrainingTokens.of(field.vocabulary())
     used = {key: trainer[key] for key in ("accelerator", "devices", "num_nodes", "strategy", "precision")}
-    known_by = data.prepared.field_folder(model.field).name
+    known_by = texts.field_folder(model.field).name
 
     def pairs() -> SentencePairs:
         return SentencePairs(field.sequences, tokens, settings.length, settings.seed)
 
-    callback = EncoderPretraining(
-        data.prepared.folder, pairs, known_by, model.backbone, settings, used, model.checkpoint_steps
-    )
+    callback = EncoderPretraining(texts.folder, pairs, known_by, model.backbone, settings, used, model.checkpoint_steps)
     if leads():
         callback.wait()
     return callback

@@ -18,7 +18,8 @@ from datamodules.retrieval_data import RetrievalData
 from datamodules.sampled_sets import DEVELOPMENT_CPU, TRAIN_FUSION_CPU
 from experiment.command_line import NamedConfigCLI
 from experiment.folders import RunFolder, read_json, write_json, write_text
-from experiment.loading import load_ranker
+from experiment.loading import hand_over_sources
+from experiment.parts import MAKES, changed_part
 from experiment.processes import leads, part, process_count
 from experiment.reranking import learn_fusion, ranking_trainer, rerank
 from experiment.resuming import keep_metrics, remember_training, resume_from, training_callbacks
@@ -35,9 +36,6 @@ _TRAINER_DEFAULTS = {
     "check_val_every_n_epoch": 1, "overfit_batches": 0.0, "max_steps": -1,
     "accumulate_grad_batches": 1,
 }  # fmt: skip
-
-
-MAKES = {"nn_model1": "nn_model1_exp"}  # rows that are made of a trained ranker, right after it
 
 
 def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
@@ -75,8 +73,8 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
     if leading:
         print(yaml.safe_dump({"ranker": name, **_given(config)}, sort_keys=False), end="", flush=True)
     quiet_lightning()
-    if model.made_from is not None:
-        _hand_over_source(model, name, folder, data)
+    if model.made_from:
+        hand_over_sources(model, name, folder, data)
     data.serve(model.needs())
     data.prepare_data()
     if skip and (metrics := _trained_already(folder, config, data)):
@@ -113,7 +111,7 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
         remember_training(folder, config, model, data)
     torch.set_num_threads(threads)  # numba's kernels may have changed OpenMP's; it would change the rounding
     _fit(trainer, model, data, checkpoint)
-    together = model.slow and processes > 1
+    together = model.slow and trainer.world_size > 1
     if not together:
         part()
         if not leading:
@@ -151,24 +149,12 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
 
 def _trained_already(folder: RunFolder, config: dict[str, Any], data: RetrievalData) -> dict[str, float]:
     """What a complete training with these settings on this data has measured; empty when there is none."""
-    if not folder.config.is_file() or folder.load_config() != config:
+    if not folder.config.is_file() or folder.load_config() != config or changed_part(folder) is not None:
         return {}
     measured = read_json(folder.development)
     if measured.get("data") != data.fingerprint():
         return {}
     return {key: value for key, value in measured.items() if key.startswith("development/mrr")}
-
-
-def _hand_over_source(model: Ranker, name: str, folder: RunFolder, data: RetrievalData) -> None:
-    """The trained ranker that this one is made of: the same data, the same seed."""
-    assert model.made_from is not None
-    source = RunFolder(folder.path.parent.parent / model.made_from / folder.path.name)
-    if not source.config.is_file():
-        raise UserError(
-            f"{name} is made from a trained {model.made_from}, and {source.path} has none: "
-            f"python train.py --model {model.made_from} --seed {model.seed}"
-        )
-    model.use_source(load_ranker(source, model.made_from, data), source.path)
 
 
 def save_ranker(trainer: L.Trainer, model: Ranker, name: str, folder: RunFolder) -> None:

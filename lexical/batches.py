@@ -13,7 +13,7 @@ from lexical.ragged import Ragged
 from lexical.ranking import RankedTask
 
 NOT_HIDDEN = -100  # the label that torch's cross entropy passes over
-Loader = Literal["pool", "development", "bitext", "pairs", "sample"]
+Loader = Literal["pool", "development", "bitext", "pairs", "sample", "fusion"]
 
 
 class PairOptions(NamedTuple):
@@ -42,6 +42,8 @@ class Needs(NamedTuple):
     bitext: `BitextBatch`es of the training queries and their relevant documents, for each field.
     pairs: what `pairs.collate` makes of `RankingBatch`es; the candidates are a relevant and a non-relevant document.
     sample: one `ValidationBatch` for each process, of a fixed sample of the development queries.
+    fusion: a `FusionBatch` of the queries that fusion weights are learned on; with `sampled` a second one, of a small
+        sample of them.
     """
 
     fields: tuple[str, ...]
@@ -51,6 +53,7 @@ class Needs(NamedTuple):
     bitext: BitextOptions = DEFAULT_OPTIONS
     pairs: PairOptions | None = None
     sample: QuerySample = QuerySample()
+    sampled: bool = False  # also a sample that a slow ranker can score
 
 
 class RankingBatch(NamedTuple):
@@ -60,6 +63,25 @@ class RankingBatch(NamedTuple):
     queries: Ragged  # token ids of the field, -1 for unknown words
     candidates: Ragged  # document rows
     sequences: Ragged | None = None  # the documents' tokens in the order of the text; for rankers that read them
+
+
+class JointBatch(NamedTuple):
+    """The same queries and candidates in several fields."""
+
+    fields: dict[str, RankingBatch]
+    id_order: np.ndarray  # (documents,) place of a document in the order of ids: the tie rule
+
+    @property
+    def candidates(self) -> Ragged:
+        return next(iter(self.fields.values())).candidates
+
+
+class FusionBatch(NamedTuple):
+    """A judged query set to learn fusion weights on."""
+
+    query_set: str
+    batches: list[JointBatch]
+    task: RankedTask  # of all batches together
 
 
 class TuningBatch(NamedTuple):

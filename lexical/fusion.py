@@ -6,7 +6,8 @@ has a value for every candidate, so no document gets a made-up 0 (which would be
 Coordinate ascent: start uniform; go through the features in a shuffled order; for each try steps of 0.001, 0.002,
 0.004, ... up and down and the weight 0, keep the best, rescale the weights to sum |w| = 1; stop when a round over all
 features gains less than the tolerance; restart with another order; the best restart wins. Ties go to the smaller
-weight.
+weight. With more than two features it also starts from each feature alone: the fusion is never worse than its best
+feature.
 
 Speed: the rank of a relevant document is 1 + the number of candidates that beat it. Candidates are kept as feature
 DIFFERENCES to the relevant document, so a weight trial is one multiply-add and a comparison with zero per candidate,
@@ -15,8 +16,9 @@ and all steps of one line search run over a query's candidates while they are in
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -65,16 +67,35 @@ def coordinate_ascent(
         raise ValueError("a feature has values that are not finite: fusion weights cannot be learned")
     count = len(features)
     differences = _differences(features.astype(np.float32), task)
+
+    def judged(weights: np.ndarray) -> FusionWeights:
+        return FusionWeights(weights, mean_reciprocal_rank(task, fuse(features, weights)))
+
     uniform = np.full(count, 1.0 / count)
-    best = FusionWeights(uniform, mean_reciprocal_rank(task, fuse(features, uniform)))
+    best = judged(uniform)
+    for alone in np.eye(count) if count > 2 else ():
+        ascended = judged(_ascend(differences, alone, np.arange(count))[0])
+        best = max(best, judged(alone), ascended, key=lambda one: one.mrr)
     for restart in range(RESTARTS):
         order = np.random.default_rng([seed, restart]).permutation(count)
-        weights = _ascend(differences, uniform, order)[0]
-        mrr = mean_reciprocal_rank(task, fuse(features, weights))
-        if mrr > best.mrr:
-            best = FusionWeights(weights, mrr)
+        best = max(best, judged(_ascend(differences, uniform, order)[0]), key=lambda one: one.mrr)
         on_restart(restart, best.mrr)
     return best
+
+
+def learn_weights(features: np.ndarray, names: Sequence[str], task: RankedTask, learned_on: str) -> dict[str, Any]:
+    """Weights of the named `features` (features, pairs), and how good all are together and each alone: plain JSON."""
+    started = time.perf_counter()
+    learned = coordinate_ascent(features, task)
+    return {
+        "features": list(names),
+        "weights": [float(weight) for weight in learned.weights],
+        "learned_on": learned_on,
+        "mrr": learned.mrr,
+        "mrr_of_each_feature": [mean_reciprocal_rank(task, feature) for feature in features],
+        "queries": task.candidates.rows,
+        "seconds": round(time.perf_counter() - started, 3),
+    }
 
 
 def _ascend(differences: _Differences, weights: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, float]:

@@ -16,7 +16,14 @@ from torch import Tensor, nn
 
 from lexical.batches import Needs, PairOptions, QuerySample, RankingBatch
 from lexical.ragged import ragged
-from lightning_modules.chunk_encoder import FLAG, ChunkEncoder, new_transformer, pretrained_transformer, specials_of
+from lightning_modules.chunk_encoder import (
+    FLAG,
+    ChunkEncoder,
+    encoder_precision,
+    new_transformer,
+    pretrained_transformer,
+    specials_of,
+)
 from lightning_modules.chunks import ChunkLimits, EncoderInputs, Group, GroupLimits, Specials, encoder_inputs
 from lightning_modules.heads.drmm import DRMMHead
 from lightning_modules.heads.knrm import KNRMHead
@@ -220,8 +227,7 @@ class BertRanker(NeuralRanker):
             )
 
     def precision(self, gpu: bool) -> str | None:
-        """bfloat16 for the encoder where a GPU has it; the heads and the scores are float32 anyway."""
-        return "bf16-mixed" if gpu and torch.cuda.is_bf16_supported(including_emulation=False) else None
+        return encoder_precision(gpu)
 
     def needs(self) -> Needs:
         options = PairOptions(

@@ -110,6 +110,11 @@ def _without_pooler(config: Any) -> dict[str, bool]:
     return {"add_pooling_layer": False} if "add_pooling_layer" in known else {}
 
 
+def encoder_precision(gpu: bool) -> str | None:
+    """bfloat16 for the encoder where a GPU has it; the heads and the scores are float32 anyway."""
+    return "bf16-mixed" if gpu and torch.cuda.is_bf16_supported(including_emulation=False) else None
+
+
 def specials_of(vocabulary: list[str], name: str) -> Specials:
     """The ids of [CLS], [SEP] and [PAD]."""
     place = {piece: number for number, piece in enumerate(vocabulary) if piece in ("[CLS]", "[SEP]", "[PAD]")}

@@ -38,8 +38,9 @@ class NNModel1(NeuralRanker):
         embedding: width of the token embeddings.
         projection: width of x_q and x_d.
         hidden: widths of F1 and F2.
+        hadamard: F1 sees x_q o x_d beside x_q and x_d, as in the paper.
         dropout: share of the token features that is dropped in training.
-        p_self: T(t|t).
+        p_self: T(t|t); with 0 an exact match counts nothing.
         floor: P(q|D) at the least, inside of the logarithm.
         start: T(q|d) of an untrained network, about.
         vectors: token vectors that the embeddings start from: "packaged" (input embeddings of the packaged encoder),
@@ -67,6 +68,7 @@ class NNModel1(NeuralRanker):
         embedding: int = 512,
         projection: int = 128,
         hidden: list[int] = [128, 64],  # noqa: B006 - jsonargparse shows it; never changed
+        hadamard: bool = True,
         dropout: float = 0.1,
         p_self: float = 0.05,
         floor: float = FLOOR,
@@ -92,10 +94,11 @@ class NNModel1(NeuralRanker):
             require(width >= 1, f"--model.{name}", width, "1 or more")
         require(len(hidden) == 2 and min(hidden) >= 1, "--model.hidden", hidden, "two widths, such as [128, 64]")
         require(0 <= dropout < 1, "--model.dropout", dropout, "from 0 to less than 1")
-        require(0 < p_self < 1, "--model.p_self", p_self, "between 0 and 1")
+        require(0 <= p_self < 1, "--model.p_self", p_self, "from 0 to less than 1")
         require(0 < floor < 1, "--model.floor", floor, "between 0 and 1")
         require(0 < start < 1, "--model.start", start, "between 0 and 1")
         self.embedding, self.projection, self.hidden = embedding, projection, (hidden[0], hidden[1])
+        self.hadamard = hadamard
         self.dropout, self.p_self, self.floor, self.start, self.vectors = dropout, p_self, floor, start, vectors
 
     # --- network
@@ -110,7 +113,7 @@ class NNModel1(NeuralRanker):
 
     def new_network(self) -> TranslationNetwork | CosineTranslation:
         """T(q|d) of embedded tokens, not trained yet."""
-        network = TranslationNetwork(self.embedding, self.projection, self.hidden, self.dropout)
+        network = TranslationNetwork(self.embedding, self.projection, self.hidden, self.dropout, self.hadamard)
         nn.init.constant_(network.f3.bias, float(np.log(self.start / (1 - self.start))))
         return network
 

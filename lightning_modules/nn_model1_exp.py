@@ -7,24 +7,18 @@ over, or exported again with other settings.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lexical.batches import Needs, TuningBatch
 from lexical.table_files import META, load_table, read_meta, share_table
 from lexical.table_tuning import TableSettings
 from lightning_modules.nn_model1 import NNModel1
-from lightning_modules.ranker import Ranker
+from lightning_modules.ranker import Source
 from lightning_modules.table_export import ExportSettings, export_table
 from lightning_modules.translation_ranker import TABLE_FOLDER, ChosenTable, TranslationRanker
 from terminal import say
-
-
-class Source(NamedTuple):
-    """What the table is made of; no part of the ranker, so not in its checkpoint."""
-
-    ranker: NNModel1
-    folder: Path
 
 
 class NNModel1Exp(TranslationRanker):
@@ -40,7 +34,7 @@ class NNModel1Exp(TranslationRanker):
     """
 
     random = True
-    made_from = "nn_model1"
+    made_from = ("nn_model1",)
 
     def __init__(
         self,
@@ -56,9 +50,9 @@ class NNModel1Exp(TranslationRanker):
         self.made_of: Source | None = None
         self.table_folder: Path | None = None
 
-    def use_source(self, ranker: Ranker, folder: Path) -> None:
-        assert isinstance(ranker, NNModel1)
-        self.made_of, self.field = Source(ranker, folder), ranker.field
+    def use_sources(self, sources: Sequence[Source]) -> None:
+        (self.made_of,) = sources
+        self.field = self.made_of.ranker.field
 
     def needs(self) -> Needs:
         return Needs((self.field,), train="development", depth=self.rerank_depth)
@@ -66,6 +60,7 @@ class NNModel1Exp(TranslationRanker):
     def training_step(self, batch: TuningBatch, batch_idx: int) -> None:  # noqa: ARG002
         assert self.made_of is not None
         network = self.made_of.ranker
+        assert isinstance(network, NNModel1)
         self.table_folder = self.made_of.folder / TABLE_FOLDER
         if not self._is_exported(network, self.table_folder):
             self.table_folder = Path(self.trainer.default_root_dir) / ".table.again"

@@ -28,7 +28,7 @@ LEAST = 1024  # fewer pairs are not worth a thread
 class Layers(NamedTuple):
     """The weights behind the token vectors."""
 
-    h: Tensor  # (hidden 1, projection) the third part of F1
+    h: Tensor  # (hidden 1, projection) the third part of F1; (hidden 1, 0): the sides are a_q and a_d alone
     w2: Tensor  # (hidden 2, hidden 1)
     b2: Tensor  # (hidden 2,)
     w3: Tensor  # (hidden 2,)

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning as L
 import numpy as np
 
 from lexical.batches import Needs, RankingBatch
 from user_error import require
+
+
+class Source(NamedTuple):
+    """A trained ranker that another one is made of; no part of that one's network, so not in its checkpoint."""
+
+    name: str
+    ranker: Ranker
+    folder: Path  # of its run
+    digest: str  # equal for equal trained rankers
 
 
 class Ranker(L.LightningModule):
@@ -25,7 +35,9 @@ class Ranker(L.LightningModule):
 
     random = False  # nothing is drawn: seeds are ignored, results live in seed-1
     seed = 1  # of everything that is drawn; set before anything is built
-    made_from: str | None = None  # the ranker whose trained weights this one is made of
+    made_from: tuple[str, ...] = ()  # names of the rankers, trained before, that this one is made of
+    ranks_with_sources = False  # it scores with those very rankers: they are handed over whenever it is loaded
+    joint_fields: tuple[str, ...] = ()  # it reads several fields: its batches are of the kind `JointBatch`
     slow = False  # all devices score together, and the clock runs along: nothing is scored again for it
     seconds = 0.0  # that scoring has taken since somebody has set it to 0
     sampled = False  # too slow for whole query sets: it is measured on the samples development_cpu and test_cpu
@@ -49,8 +61,8 @@ class Ranker(L.LightningModule):
     def share_work(self, processes: int) -> None:
         """Says how many processes train together; called before `trainer_settings` and `needs`."""
 
-    def use_source(self, ranker: Ranker, folder: Path) -> None:
-        """Hands over the trained ranker `made_from` and the folder of its run."""
+    def use_sources(self, sources: Sequence[Source]) -> None:
+        """Hands over the trained rankers `made_from`, in that order."""
 
     def trainer_settings(self) -> dict[str, Any]:
         """What the ranker fixes of the trainer's settings."""

@@ -11,6 +11,8 @@ and the weaker form that the paper tried first:
 F1 is linear, so F1([x_q, x_d, x_q o x_d]) = Q x_q + D x_d + H (x_q o x_d) + b: the first two products depend on one
 token only and are computed once a token. For one query token and many document tokens it is even a single product,
 (D + H diag(x_q)) x_d plus a vector, which is how whole rows of the table are made.
+
+Without the Hadamard product (an ablation) F1 works on [x_q, x_d]: H has no columns.
 """
 
 from __future__ import annotations
@@ -53,27 +55,37 @@ class TranslationNetwork(nn.Module):
         projection: width of x_q and x_d.
         hidden: widths of F1 and F2.
         dropout: on tanh(layer_norm(e)), in training.
+        hadamard: F1 sees x_q o x_d too.
     """
 
-    def __init__(self, embedding: int, projection: int, hidden: tuple[int, int], dropout: float) -> None:
+    def __init__(
+        self, embedding: int, projection: int, hidden: tuple[int, int], dropout: float, hadamard: bool = True
+    ) -> None:
         super().__init__()
+        self.hadamard = hadamard
         self.query = TokenVectors(embedding, projection, dropout)
         self.document = TokenVectors(embedding, projection, dropout)
-        self.f1 = nn.Linear(3 * projection, hidden[0])
+        self.f1 = nn.Linear((3 if hadamard else 2) * projection, hidden[0])
         self.f2 = nn.Linear(hidden[0], hidden[1])
         self.f3 = nn.Linear(hidden[1], 1)
 
     def forward(self, x_q: Tensor, x_d: Tensor, pair_query: Tensor, pair_document: Tensor) -> Tensor:
         """(pairs,) float32 T of the pairs (pair_query[i], pair_document[i]) of rows of x_q and x_d."""
-        w_q, w_d, w_h = self.f1.weight.chunk(3, dim=1)
-        of_q = torch.cat([x_q, F.linear(x_q, w_q)], dim=1)
-        of_d = torch.cat([x_d, F.linear(x_d, w_d, self.f1.bias)], dim=1)
+        w_q, w_d, w_h = self._parts()
+        a_q, a_d = F.linear(x_q, w_q), F.linear(x_d, w_d, self.f1.bias)
+        of_q = torch.cat([x_q, a_q], dim=1) if self.hadamard else a_q
+        of_d = torch.cat([x_d, a_d], dim=1) if self.hadamard else a_d
         layers = Layers(w_h, self.f2.weight, self.f2.bias, self.f3.weight[0], self.f3.bias[0])
         return torch.sigmoid(pair_logits(of_q, of_d, layers, pair_query, pair_document))
 
+    def _parts(self) -> tuple[Tensor, ...]:
+        """Q, D and H of F1; H is (hidden 1, 0) without the Hadamard product."""
+        width = self.query.project.out_features
+        return self.f1.weight.split([width, width, self.f1.in_features - 2 * width], dim=1)
+
     def rows(self, x_q: Tensor, x_d: Tensor) -> Iterator[Tensor]:
         """For each row of x_q: (rows of x_d,) T, in memory that the next row uses again."""
-        w_q, w_d, w_h = self.f1.weight.chunk(3, dim=1)
+        w_q, w_d, w_h = self._parts()
         w2, w3 = self.f2.weight.T.contiguous(), self.f3.weight[0]
         # relu(h + b) = max(h, -b) + b, and the b behind it goes into the next layer's: one pass less over each layer
         b1 = F.linear(x_q, w_q, self.f1.bias)
@@ -83,9 +95,10 @@ class TranslationNetwork(nn.Module):
         size = max(1, min(CACHE.get(x_d.device.type, CACHE_ELSEWHERE) // wide, len(x_d)))
         hidden1, hidden2 = x_d.new_empty(size, self.f2.in_features), x_d.new_empty(size, self.f3.in_features)
         blocks = x_d.split(size)
-        row, mixed = x_d.new_empty(len(x_d)), torch.empty_like(w_h)
+        row, mixed = x_d.new_empty(len(x_d)), w_d.clone()
         for x, least1, least2, last in zip(x_q, -b1, -b2, b3, strict=True):
-            torch.addcmul(w_d, w_h, x, out=mixed)  # D + H diag(x_q)
+            if self.hadamard:
+                torch.addcmul(w_d, w_h, x, out=mixed)  # D + H diag(x_q)
             for number, block in enumerate(blocks):
                 n, first = len(block), number * size
                 h1, h2 = hidden1[:n], hidden2[:n]
@@ -100,7 +113,8 @@ def start_as_similarity(network: TranslationNetwork, level: float, slope: float 
 
     Both sides are projected alike. The first unit of F1 carries relu(x_q . x_d / sqrt(width)), which F2 hands on and
     F3 multiplies with `slope`; all other units are random and at first of little weight. So the gradients of the
-    embeddings have a direction from the first step on.
+    embeddings have a direction from the first step on. Without the Hadamard product no unit can carry x_q . x_d: T is
+    about `level` everywhere.
     """
     query, document = network.query.project, network.document.project
     width = query.out_features
@@ -112,12 +126,13 @@ def start_as_similarity(network: TranslationNetwork, level: float, slope: float 
         nn.init.normal_(network.f3.weight, std=0.1 * network.f3.in_features**-0.5)
         for layer in (query, document, network.f1, network.f2):
             layer.bias.zero_()
-        network.f1.weight[0].zero_()
-        network.f1.weight[0, 2 * width :] = width**-0.5
-        network.f2.weight[0].zero_()
-        network.f2.weight[:, 0].zero_()
-        network.f2.weight[0, 0] = 1
-        network.f3.weight[0, 0] = slope
+        if network.hadamard:
+            network.f1.weight[0].zero_()
+            network.f1.weight[0, 2 * width :] = width**-0.5
+            network.f2.weight[0].zero_()
+            network.f2.weight[:, 0].zero_()
+            network.f2.weight[0, 0] = 1
+            network.f3.weight[0, 0] = slope
         network.f3.bias.fill_(math.log(level / (1 - level)))
 
 

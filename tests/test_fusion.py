@@ -153,6 +153,23 @@ def test_the_weights_are_never_worse_than_the_uniform_ones_they_start_from(seed:
 
 @settings(deadline=None, max_examples=60)
 @given(made=tasks_with_features())
+def test_of_three_features_and_more_none_is_better_alone(made: tuple[RankedTask, np.ndarray]) -> None:
+    task, features = made
+    if len(features) > 2:
+        best = max(mean_reciprocal_rank(task, feature) for feature in features)
+        assert coordinate_ascent(features, task).mrr >= best
+
+
+def test_a_good_feature_among_many_bad_ones_is_found() -> None:
+    """Uniform weights drown it, and leaving out one bad feature at a time gains next to nothing."""
+    task, signal, noise = signal_and_noise(11)
+    features = np.stack([0.02 * (signal + 0.05 * noise[0]), *(50 * noise)])
+    learned = coordinate_ascent(features, task)
+    assert learned.mrr >= mean_reciprocal_rank(task, features[0]) == 1.0
+
+
+@settings(deadline=None, max_examples=60)
+@given(made=tasks_with_features())
 def test_absolute_weights_always_sum_to_1(made: tuple[RankedTask, np.ndarray]) -> None:
     learned = coordinate_ascent(made[1], made[0])
     assert np.abs(learned.weights).sum() == pytest.approx(1.0)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datamodules import retrieval_data
+from datamodules import ranked_sets
 from datamodules.retrieval_data import Folder, MSMarco
 from lexical.batches import Needs
 from lexical.ragged import Ragged, concatenated
@@ -78,7 +78,7 @@ def test_ms_marco_from_the_official_files(tmp_path: Path, kind: Any, name: str) 
 def test_ranking_batches_hold_every_query_once_in_order(
     data: Folder, monkeypatch: pytest.MonkeyPatch, batch_size: int
 ) -> None:
-    monkeypatch.setattr(retrieval_data, "QUERIES_PER_RANKING_BATCH", batch_size)
+    monkeypatch.setattr(ranked_sets, "QUERIES_PER_RANKING_BATCH", batch_size)
     batches = list(data.ranking_loader("test", "lemm", depth=10))
     assert [batch.queries.rows for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
     assert all(batch.queries.rows == batch.candidates.rows for batch in batches)
