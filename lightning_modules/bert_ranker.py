@@ -219,7 +219,7 @@ class BertRanker(NeuralRanker):
         if self.sampled:
             self.train_queries = self.train_queries or self.cpu_train_queries
             if self.encoder_dropout is None:
-                self.encoder_dropout = 0.0  # a sixth of the time of a step, for so few steps
+                self.encoder_dropout = 0.0  # drawing it takes time, and so few steps do not over-fit
             say(
                 f"profile cpu (there is no GPU, or it was asked for): {self.train_queries:,} training queries; the "
                 "embeddings and the lower third of the encoder keep their weights; development and test are samples, "
