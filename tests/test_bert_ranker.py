@@ -170,7 +170,7 @@ def test_without_a_gpu_the_profile_is_a_sample(backbone: Path) -> None:
     assert ranker.profile == "cpu" and ranker.sampled
     needs = ranker.needs()
     assert needs.pairs is not None and needs.pairs.queries == 500
-    assert needs.sample == (50, 20)
+    assert needs.sample == (50, 10)
     asked = new_ranker(backbone, profile="full")
     asked.choose_profile(gpu=False)
     assert not asked.sampled and asked.needs().sample == (500, 100)
