@@ -68,14 +68,13 @@ def train(argv: Sequence[str]) -> dict[str, float]:
 def train_all(argv: Sequence[str]) -> dict[str, float]:
     """Trains and measures every row on this data; what is there is kept."""
     from experiment.all_rows import Asked, run_all
+    from experiment.named_configs import resolve
 
     def folder_of(asked: Asked) -> Path:
-        from experiment.command_line import parse_data
+        from experiment.command_line import parse_data  # imports Lightning: not before the arguments are checked
 
         _, built = parse_data(resolve(["--data", asked.data, *asked.rest]), "", [])
         return asked.output_dir.expanduser() / built.data.name
-
-    from experiment.named_configs import resolve
 
     run_all(argv, folder_of)
     return {}

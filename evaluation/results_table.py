@@ -80,9 +80,8 @@ class PaperFigures(NamedTuple):
     rows: Mapping[str, Mapping[str, str]]  # ranker -> query set or "time" -> as printed
     notes: list[str]
 
-    def of(self, row: Sequence[Any], column: str) -> str:
-        model, fused = row
-        return "" if fused is None else self.rows.get(model, {}).get(column, "")
+    def of(self, model: str, column: str) -> str:
+        return self.rows.get(model, {}).get(column, "")
 
 
 def paper_figures(path: Path, data: str) -> PaperFigures | None:
@@ -113,10 +112,10 @@ def build_table(results: Sequence[Result], paper: PaperFigures | None = None) ->
         for column in columns:
             cells.append(_cell(values.get((*row, *column)), best[column]))
             if paper and _is_main(column[1]):
-                cells.append(Cell("" if alone else paper.of(row, column[0])))
+                cells.append(Cell("" if alone else paper.of(model, column[0])))
         cells += [Cell(_time(known[0].ms_per_1k)), Cell(_device(known[0]))]
         if paper:
-            cells.append(Cell("" if alone else paper.of(row, "time")))
+            cells.append(Cell("" if alone else paper.of(model, "time")))
         behind = (" (alone)" if alone else "") + (f", {known[0].seeds} seeds" if known[0].seeds > 1 else "")
         rows.append(Row(model + behind, label(model) + behind, part(model), group(model), cells))
     outcomes = [
