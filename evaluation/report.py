@@ -1,7 +1,7 @@
 """The report on one data set: a page that needs no network and no server (results.html).
 
 `Report` is what the page shows, `report_page` is the page: report_page.html with the table, the data as JSON and
-report_page.js put into it. Texts from data stay texts: in the table they are escaped, in the JSON no character is left
+its scripts put into it. Texts from data stay texts: in the table they are escaped, in the JSON no character is left
 that could end the script element, and the script writes them with textContent only.
 """
 
@@ -22,6 +22,7 @@ import numpy as np
 from evaluation.results_table import Table
 from evaluation.score_histogram import ScoreHistogram
 from evaluation.table_formats import html_outcomes, html_table
+from evaluation.translation_picture import TableColumn, TranslationPicture
 
 UNIT = 10_000  # per-query values are integers of 1 / UNIT
 LISTED = 10  # largest wins and losses that the page lists
@@ -29,8 +30,19 @@ MOST_VALUES = 600_000  # per-query values on the page, of all rows and query set
 MOST_TEXT = 600_000  # characters of query texts on the page
 LONGEST_TEXT = 300  # characters of one query
 MOST_POINTS = 200  # of one learning curve
+LONGEST_WORD = 80  # characters of a word in the picture of translations
 
 _PARTS = Path(__file__).parent
+_SCRIPTS = ("report_page.js", "report_translations.js")
+_TRANSLATIONS_LINK = '<a href="#translations">Translations</a>'
+_TRANSLATIONS = """
+  <section id="translations">
+    <h2>Strongest translations of the most frequent query words</h2>
+    <p class="quiet"></p>
+    <div class="legend"></div>
+    <div class="panels"></div>
+    <p class="quiet left-out"></p>
+  </section>"""
 
 
 class ReportRow(NamedTuple):
@@ -93,6 +105,7 @@ class Report(NamedTuple):
     trainings: list[Training]
     query_sets: list[QuerySetValues]
     scores: list[RowScores]
+    translations: TranslationPicture | None = None  # None: no table to show, and no such section
 
 
 def report_page(report: Report) -> str:
@@ -109,7 +122,9 @@ def report_page(report: Report) -> str:
         "notes": "\n".join(f"<p>{html.escape(note)}</p>" for note in report.table.notes),
         "tests": tests,
         "data": script_json(page_data(report)),
-        "script": (_PARTS / "report_page.js").read_text(encoding="utf-8"),
+        "translations_link": _TRANSLATIONS_LINK if report.translations else "",
+        "translations": _TRANSLATIONS if report.translations else "",
+        "script": "\n".join((_PARTS / name).read_text(encoding="utf-8") for name in _SCRIPTS),
     }
     template = (_PARTS / "report_page.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)  # one pass: data cannot hold a placeholder
@@ -122,7 +137,7 @@ def script_json(content: Any) -> str:
 
 
 def page_data(report: Report) -> dict[str, Any]:
-    """What report_page.js draws; its short keys are read there and nowhere else."""
+    """What the scripts draw; its short keys are read there and nowhere else."""
     places = {one.name: number for number, one in enumerate(report.query_sets)}
     return {
         "unit": UNIT,
@@ -138,6 +153,7 @@ def page_data(report: Report) -> dict[str, Any]:
             {"row": one.row, "set": places[one.query_set], "seed": one.seed, **one.histogram._asdict()}
             for one in report.scores
         ],
+        "translations": _translations(report.translations) if report.translations else None,
     }
 
 
@@ -183,8 +199,27 @@ def _listed(rows: Sequence[np.ndarray]) -> list[int]:
     return sorted(found, key=lambda query: (-found[query], query))
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
+def _translations(picture: TranslationPicture) -> dict[str, Any]:
+    def column(one: TableColumn) -> dict[str, Any]:
+        words = [
+            {
+                "itself": _rounded(of.itself),
+                "strongest": [[_shortened(d, LONGEST_WORD), _rounded(value)] for d, value in of.strongest],
+            }
+            for of in one.words
+        ]
+        return {"row": one.row, "kind": one.kind, "seed": one.seed, "words": words}
+
+    words = [{"word": _shortened(one.word, LONGEST_WORD), "times": one.times} for one in picture.query_words]
+    return {"words": words, "columns": [column(one) for one in picture.columns]}
+
+
+def _shortened(text: str, longest: int = LONGEST_TEXT) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def _rounded(probability: float) -> float:
+    return float(f"{probability:.4g}")
 
 
 def _curves(curves: Sequence[Curve]) -> list[dict[str, Any]]:

@@ -97,7 +97,8 @@ function show(holder, draw, widest = Infinity) {
 
 // A sheet is narrower than a screen: drawn for its width, texts are not shrunk with the chart.
 const SHEET = 680;
-window.addEventListener("beforeprint", () => drawn.forEach(({ draw }, holder) => show(holder, draw, SHEET)));
+const sheet = (holder) => Number(holder.dataset.sheet) || SHEET;
+window.addEventListener("beforeprint", () => drawn.forEach(({ draw }, holder) => show(holder, draw, sheet(holder))));
 window.addEventListener("afterprint", () => drawn.forEach(({ draw }, holder) => show(holder, draw)));
 
 /** An SVG with axes. x and y: {from, to, ticks, title, text, fine, log}; gives the scales and the plot's box. */

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from datamodules.retrieval_data import RetrievalData
 from evaluation.measures import main_measure, measure, per_query_tsv, recall_at
 from evaluation.results_table import Result
 from evaluation.score_histogram import score_histogram
-from experiment.folders import RunFolder, read_json, trained_models, write_json, write_text
-from experiment.loading import load_ranker
+from experiment.folders import RunFolder, entry, trained_models, write_json, write_text
+from experiment.loading import check_trained_on, fusion_weights, load_ranker
 from experiment.named_configs import names
 from experiment.processes import leads, part
 from experiment.reranking import Reranked, Speed, as_run, milliseconds_per_1k, ranking_trainer, rerank
@@ -74,7 +73,7 @@ def evaluate_rankers(parsed: Namespace, built: Namespace) -> list[Result]:
 def _is_measured(folder: RunFolder, data: RetrievalData) -> bool:
     """On this very data; a training removes what was measured before it."""
     data.prepare_data()
-    return folder.evaluation.is_file() and _entry(folder.evaluation, "data") == data.fingerprint()
+    return folder.evaluation.is_file() and entry(folder.evaluation, "data") == data.fingerprint()
 
 
 def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: Namespace) -> Evaluated | None:
@@ -84,18 +83,14 @@ def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: 
     model = load_ranker(folder, name, data)
     if not (leads() or model.slow):
         return None
-    if _entry(folder.development, "data") != data.fingerprint():
-        raise UserError(
-            f"{name} was trained on other data or candidates than these: give the same --data settings, "
-            f"or train it again: python train.py --model {name}"
-        )
+    check_trained_on(folder, name, data)
     settings = dict(parsed.trainer)
     if settings["precision"] is None:  # as it was trained: the figures of its training are found again
         settings["precision"] = folder.load_config()["trainer"]["precision"]
     trainer = ranking_trainer(model, settings)
     device = trainer.strategy.root_device
     where = f"{trainer.world_size} x {device.type}" if trainer.world_size > 1 else device.type
-    weights = _fusion_weights(folder) if model.fused else None
+    weights = fusion_weights(folder) if model.fused else None
     results: list[Result] = []
     histograms: list[dict[str, Any]] = []
     speed: Speed | None = None
@@ -119,21 +114,6 @@ def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: 
     found = {"results": [one._asdict() for one in results], "histograms": histograms, "seconds": seconds}
     write_json(folder.evaluation, {"data": data.fingerprint(), **found})
     return Evaluated(folder, name, model.fused, results, files)
-
-
-def _entry(path: Path, key: str) -> Any:
-    content = read_json(path)
-    if not isinstance(content, dict) or key not in content:
-        raise UserError(f"{path} is damaged (it has no {key!r}): train this ranker again")
-    return content[key]
-
-
-def _fusion_weights(folder: RunFolder) -> list[float]:
-    weights = _entry(folder.fusion, "weights")
-    numbers = isinstance(weights, list) and all(isinstance(one, (int, float)) and isfinite(one) for one in weights)
-    if not numbers or len(weights) != 2:
-        raise UserError(f"{folder.fusion} is damaged (two finite weights are expected): train this ranker again")
-    return weights
 
 
 def _measure(

@@ -126,3 +126,11 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): train or evaluate this ranker again") from error
+
+
+def entry(path: Path, key: str) -> Any:
+    """One entry of a JSON file that this project has written."""
+    content = read_json(path)
+    if not isinstance(content, dict) or key not in content:
+        raise UserError(f"{path} is damaged (it has no {key!r}): train this ranker again")
+    return content[key]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 import torch
 
 from datamodules.retrieval_data import RetrievalData
-from experiment.folders import RunFolder, read_json
+from experiment.folders import RunFolder, entry, read_json
 from experiment.named_configs import import_class
 from experiment.parts import changed_part, digest, part_folders
 from lightning_modules.ranker import Ranker, Source
@@ -41,6 +43,24 @@ def load_ranker(folder: RunFolder, name: str, data: RetrievalData) -> Ranker:
             raise UserError(f"{part} was trained again since {name} was made of it: python train.py --model {name}")
         hand_over_sources(model, name, folder, data)
     return model.eval()
+
+
+def check_trained_on(folder: RunFolder, name: str, data: RetrievalData) -> None:
+    """A ranker of other candidates would be judged by what it has not learned."""
+    if entry(folder.development, "data") != data.fingerprint():
+        raise UserError(
+            f"{name} was trained on other data or candidates than these: give the same --data settings, "
+            f"or train it again: python train.py --model {name}"
+        )
+
+
+def fusion_weights(folder: RunFolder) -> list[float]:
+    """Of the first stage and of the ranker itself."""
+    weights = entry(folder.fusion, "weights")
+    numbers = isinstance(weights, list) and all(isinstance(one, (int, float)) and isfinite(one) for one in weights)
+    if not numbers or len(weights) != 2:
+        raise UserError(f"{folder.fusion} is damaged (two finite weights are expected): train this ranker again")
+    return weights
 
 
 def hand_over_sources(model: Ranker, name: str, folder: RunFolder, data: RetrievalData) -> None:

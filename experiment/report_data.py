@@ -3,6 +3,7 @@
 metrics.csv                 learning curves; metrics.before-<n>.csv was written before the n-th interruption
 evaluation.json             histograms of the scores
 <model>/per_query/          each query's mean over the seeds
+table/                      translation tables: their strongest translations
 """
 
 from __future__ import annotations
@@ -14,16 +15,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from datamodules.analysis import FIELDS, stop_words
+from datamodules.query_sets import DEVELOPMENT
 from datamodules.retrieval_data import RetrievalData
 from evaluation.paper_rows import part, place
 from evaluation.report import Curve, Point, QuerySetValues, Report, ReportRow, RowScores, Training
 from evaluation.results_table import Result, Table
 from evaluation.score_histogram import ScoreHistogram
 from evaluation.seed_averages import read_measured
+from evaluation.translation_picture import ShownTable, TranslationPicture, frequent_words, translation_picture
 from experiment.folders import RunFolder, read_json, trained_models
+from lexical.table_files import load_table
+from terminal import say
 from user_error import UserError
 
 VALIDATION, LOSS = "val/mrr", "train/loss"
+TABLES = {"EM": ("model1_bwps", "model1_word"), "neural": ("nn_model1_exp",)}  # the first that is there
 
 
 class SeedFolder(NamedTuple):
@@ -52,6 +59,7 @@ def gather_report(results: Sequence[Result], table: Table, data: RetrievalData, 
         trainings=[found for model, mine in seeds.items() if (found := training(model, mine))],
         query_sets=[_per_query(name, names, main, data, data_folder) for name in sets],
         scores=[one for row, (model, alone) in enumerate(names) for one in _scores(row, alone, seeds[model], sets)],
+        translations=translations(seeds, data),
     )
 
 
@@ -157,3 +165,32 @@ def _scores(row: int, alone: bool, seeds: Sequence[SeedFolder], sets: Sequence[s
         if stored:
             return stored
     return []
+
+
+def translations(seeds: Mapping[str, Sequence[SeedFolder]], data: RetrievalData) -> TranslationPicture | None:
+    """Of the first seed of each kind of table; None, and one line that says why, where a table is damaged.
+
+    The words are counted in the first table's field; a table of another field is asked for the same words.
+    """
+    shown: list[ShownTable] = []
+    fields: list[str] = []
+    try:
+        for kind, rows in TABLES.items():
+            row = next((row for row in rows if seeds.get(row)), None)
+            if row is None:
+                continue
+            first = seeds[row][0]
+            saved = load_table(first.folder.table)
+            field = saved.meta.get("field")
+            if field not in FIELDS:
+                raise UserError(f"{first.folder.table} does not say which field its words are of")
+            shown.append(ShownTable(row, kind, first.seed, saved.table, saved.vocabulary))
+            fields.append(field)
+    except UserError as error:
+        say(f"results.html does not show translations: {error}")
+        return None
+    if not shown:
+        return None
+    tokens = data.prepared.query_tokens(DEVELOPMENT, fields[0]).values
+    words = frequent_words(tokens, data.prepared.field(fields[0]).vocabulary(), stop_words())
+    return translation_picture(words, shown)

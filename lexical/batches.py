@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -63,6 +63,13 @@ class RankingBatch(NamedTuple):
     queries: Ragged  # token ids of the field, -1 for unknown words
     candidates: Ragged  # document rows
     sequences: Ragged | None = None  # the documents' tokens in the order of the text; for rankers that read them
+
+    def pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(query tokens, document tokens), both in the order of the text, of every candidate."""
+        assert self.sequences is not None
+        for row in range(self.queries.rows):
+            for document in self.candidates.row(row):
+                yield self.queries.row(row), self.sequences.row(document)
 
 
 class JointBatch(NamedTuple):

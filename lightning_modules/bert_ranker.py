@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from lexical.batches import Needs, PairOptions, QuerySample, RankingBatch
+from lexical.evidence import Evidence
 from lexical.ragged import ragged
+from lightning_modules.bert_evidence import bert_evidence
 from lightning_modules.chunk_encoder import (
     FLAG,
     ChunkEncoder,
@@ -90,7 +92,7 @@ class BertRanker(NeuralRanker):
         checkpoint_steps: save last.ckpt every so many optimiser steps instead of every 5 minutes.
     """
 
-    slow = True
+    slow = reads_texts = True
     encoder: ChunkEncoder
     head: nn.Module
     specials: Specials
@@ -151,6 +153,7 @@ class BertRanker(NeuralRanker):
         require(negatives_from >= 1, "--model.negatives_from", negatives_from, "1 or more")
         self.cooldown, self.negatives_from = cooldown, negatives_from
         self.frozen_layers, self.encoder_dropout = frozen_layers, encoder_dropout
+        self.explains = head == "model1"
         self.limits = ChunkLimits(positions, query_pieces, chunks)
         self.head_name, self.backbone, self.gradient_checkpointing = head, backbone, gradient_checkpointing
         require(start is None or 0 < start < 1, "--model.start", start, "between 0 and 1")
@@ -309,9 +312,16 @@ class BertRanker(NeuralRanker):
         slices = _slices(lengths, PIECES_SCORED)[share::shares]
         with torch.no_grad():
             for pairs in track(slices, "score", total=len(slices)) if len(slices) > 1 else slices:
-                found = self(_on_device(self.inputs_of(batch, pairs), self.device))
+                found = self(self.to_device(self.inputs_of(batch, pairs)))
                 scores[pairs] = found.float().cpu().numpy()
         return scores
+
+    def evidence(self, batch: RankingBatch) -> list[Evidence]:
+        return bert_evidence(self, batch)
+
+    def to_device(self, inputs: EncoderInputs) -> Any:
+        """The inputs as tensors on the device of this ranker."""
+        return _on_device(inputs, self.device)
 
 
 def _slices(lengths: np.ndarray, most: int) -> list[np.ndarray]:

@@ -9,6 +9,7 @@ import torch
 
 from lexical.batches import Needs, RankingBatch, TuningBatch
 from lexical.bm25 import BM25Parameters, Trial, normalised_bm25, search_space, tune
+from lexical.evidence import Evidence, bm25_evidence
 from lightning_modules.lexical_ranker import LexicalRanker
 from user_error import require
 
@@ -24,6 +25,7 @@ class BM25(LexicalRanker):
         rerank_depth: candidates of a query that are re-ranked.
     """
 
+    explains = True
     k1: torch.Tensor
     b: torch.Tensor
 
@@ -66,3 +68,6 @@ class BM25(LexicalRanker):
 
     def score(self, batch: RankingBatch) -> np.ndarray:
         return normalised_bm25(*batch[:3], self.parameters_found)
+
+    def evidence(self, batch: RankingBatch) -> list[Evidence]:
+        return [bm25_evidence(batch.forward, *pair, self.parameters_found) for pair in batch.pairs()]

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from lexical.batches import Needs, PairOptions, RankingBatch
 from lexical.distinct_pairs import DistinctPairs, distinct_pairs, tokens_of
+from lexical.evidence import Evidence, model1_evidence
 from lexical.model1 import FLOOR, model1_scores, per_query_token
 from lexical.ragged import Ragged, offsets_of
 from lexical.translation_table import TranslationTable
@@ -58,6 +59,7 @@ class NNModel1(NeuralRanker):
         checkpoint_steps: save last.ckpt every so many optimiser steps instead of every 5 minutes.
     """
 
+    explains = True
     embed_q: nn.Embedding
     embed_d: nn.Embedding
     network: TranslationNetwork | CosineTranslation
@@ -222,6 +224,19 @@ class NNModel1(NeuralRanker):
             TranslationTable(rows, values.ravel()), forward, queries, candidates, 0.0, floor=self.floor
         )
         return per_query_token(scores, queries, candidates)
+
+    def evidence(self, batch: RankingBatch) -> list[Evidence]:
+        found = []
+        for query, document in batch.pairs():
+            tokens, q_place = np.unique(query[query >= 0].astype(np.int64), return_inverse=True)
+            words, d_place = np.unique(document.astype(np.int64), return_inverse=True)
+            translation = np.zeros((len(query), len(document)))
+            with torch.autocast(self.device.type, enabled=False):
+                rows = [row.copy() for row in self.translation_rows(tokens, words)]
+            if rows and len(words):
+                translation[query >= 0] = np.stack(rows)[q_place][:, d_place]
+            found.append(model1_evidence(translation, np.zeros(len(query)), self.floor, len(query)))
+        return found
 
 
 class NNModel1Cosine(NNModel1):

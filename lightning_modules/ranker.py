@@ -12,6 +12,7 @@ import lightning as L
 import numpy as np
 
 from lexical.batches import Needs, RankingBatch
+from lexical.evidence import Evidence
 from user_error import require
 
 
@@ -40,6 +41,8 @@ class Ranker(L.LightningModule):
     joint_fields: tuple[str, ...] = ()  # it reads several fields: its batches are of the kind `JointBatch`
     slow = False  # all devices score together, and the clock runs along: nothing is scored again for it
     seconds = 0.0  # that scoring has taken since somebody has set it to 0
+    reads_texts = False  # it scores the tokens in the order of the text, not how often each comes
+    explains = False  # its scores can be taken apart: `evidence`
     sampled = False  # too slow for whole query sets: it is measured on the samples development_cpu and test_cpu
 
     def __init__(self, field: str, fused: bool, rerank_depth: int) -> None:
@@ -79,6 +82,10 @@ class Ranker(L.LightningModule):
     def score(self, batch: RankingBatch) -> np.ndarray:
         """(pairs,) float32 scores of the batch's candidates, normalised for fusion."""
         raise NotImplementedError(f"{type(self).__name__} must define score()")
+
+    def evidence(self, batch: RankingBatch) -> list[Evidence]:
+        """The score of each candidate taken apart; for rankers that `explains`."""
+        raise NotImplementedError(f"{type(self).__name__} cannot take its scores apart")
 
     def read_inputs(self) -> None:
         """Reads what the user has named (a table, vectors); called before older results are removed."""

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from lexical.batches import RankingBatch, TuningBatch
+from lexical.evidence import Evidence, model1_evidence, table_translation
 from lexical.forward_index import ForwardIndex
-from lexical.model1 import FLOOR, collection_probability, model1_scores, per_query_token
+from lexical.model1 import FLOOR, UNSEEN, collection_probability, model1_scores, per_query_token
 from lexical.table_files import load_table, save_table
 from lexical.table_tuning import (
     P_SELF,
@@ -57,6 +58,7 @@ class TranslationRanker(LexicalRanker):
         rerank_depth: candidates of a query that are re-ranked.
     """
 
+    explains = True
     threshold: torch.Tensor
     p_self: torch.Tensor
     smoothing: torch.Tensor
@@ -130,12 +132,29 @@ class TranslationRanker(LexicalRanker):
             getattr(self, name).fill_(value)
 
     def score(self, batch: RankingBatch) -> np.ndarray:
+        background = self._collection_probability(batch.forward)
+        scores = model1_scores(self._table, *batch[:3], float(self.smoothing), background, self.floor)
+        return per_query_token(scores, batch.queries, batch.candidates)
+
+    def evidence(self, batch: RankingBatch) -> list[Evidence]:
+        background, smoothing = self._collection_probability(batch.forward), float(self.smoothing)
+        found = []
+        for query, document in batch.pairs():
+            translation = (1 - smoothing) * table_translation(self._table, query, document)
+            prior = smoothing * np.where(query >= 0, background[query], UNSEEN)
+            found.append(model1_evidence(translation, prior, 0.0 if smoothing else self.floor, len(query)))
+        return found
+
+    @property
+    def _table(self) -> TranslationTable:
         if self.chosen is None:
             raise ValueError("there is no table yet: train this ranker first")
-        if self._background is None or self._background[0] is not batch.forward:
-            self._background = (batch.forward, collection_probability(batch.forward))
-        scores = model1_scores(self.chosen.table, *batch[:3], float(self.smoothing), self._background[1], self.floor)
-        return per_query_token(scores, batch.queries, batch.candidates)
+        return self.chosen.table
+
+    def _collection_probability(self, forward: ForwardIndex) -> np.ndarray:
+        if self._background is None or self._background[0] is not forward:
+            self._background = (forward, collection_probability(forward))
+        return self._background[1]
 
     def source(self) -> dict[str, Any]:
         """What made the table, for its meta.json."""

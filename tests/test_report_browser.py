@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from evaluation.report import QuerySetValues, report_page
+from evaluation.translation_picture import QueryWord, TableColumn, Translation, TranslationPicture, WordTranslations
 from tests import browser
 from tests.browser import OpenPage
 from tests.small_report import HOSTILE, small_report
@@ -163,6 +164,78 @@ def test_twenty_thousand_queries_are_drawn_and_what_is_left_out_is_said(browser_
     assert page.locator("#speed .key li").count() == page.locator("#speed text.name").count() == 40
     assert page.locator("#speed text.name").first.inner_html().isdigit()
     assert "is not on this page" not in page.locator("#queries .lists").inner_text()
+
+
+SCRIPT, LONG = "<script>alert(1)</script>", 80 * "a"
+PICTURE = TranslationPicture(
+    [QueryWord("graph", 1200), QueryWord(SCRIPT, 1)],
+    [
+        TableColumn(
+            "model1_bwps", "EM", 1,
+            [
+                WordTranslations(0.35, [Translation("node", 0.4), Translation(SCRIPT, 0.2), Translation(LONG, 1e-4)]),
+                WordTranslations(0.35, [Translation("tree", 0.1)]),
+            ],
+        ),
+        TableColumn(
+            HOSTILE, "neural", 2,
+            [WordTranslations(0.05, [Translation("edge", 0.8)]), WordTranslations(0.2, [Translation(HOSTILE, 0.2)])],
+        ),
+    ],
+)  # fmt: skip
+
+
+def bar_widths(panel: Any, colour: str) -> list[float]:
+    return [float(one.get_attribute("width")) for one in panel.locator(f"rect.{colour}").all()]
+
+
+def test_the_strongest_translations_are_bars_of_one_scale(browser_page: OpenPage, tmp_path: Path) -> None:
+    path = tmp_path / "results.html"
+    path.write_text(report_page(small_report()._replace(translations=PICTURE)), encoding="utf-8")
+    page = browser_page.open(path)
+    assert browser_page.errors == [] and browser_page.requests == [path.as_uri()]
+    assert page.locator("nav a").last.get_attribute("href") == "#translations"
+    section = page.locator("#translations")
+    legend = section.locator(".legend span").all_inner_texts()
+    assert legend == ["EM: model1_bwps, seed 1", f"neural: {HOSTILE}, seed 2"]
+    assert "set and not learned: 0.35 in model1_bwps, 0.05 to 0.2 in" in section.locator(".left-out").inner_text()
+    first, second = section.locator(".panel").all()
+    assert first.locator("h3").inner_text() == "graph 1,200 times"
+    assert second.locator("h3").inner_text() == f"{SCRIPT} 1 time"
+    em, neural = bar_widths(first, "blue"), bar_widths(first, "orange")
+    assert neural[0] == pytest.approx(2 * em[0]) == pytest.approx(4 * em[1]) and em[2] == 1  # hardly to be seen
+    assert bar_widths(second, "blue") == [pytest.approx(em[0] / 4)]
+    texts = first.locator("text").all_text_contents()
+    assert texts[0] == "node" and texts[3] == "EM" and texts[-3:] == ["edge", "neural", "0.800"]
+    assert texts[1].startswith("<script>al") and texts[2].endswith("aa…")  # too long for their place
+    assert [text for text in texts if text[0] in "01"] == ["0.400", "0.200", "1e-4", "0.800"]
+    label = first.locator("svg").get_attribute("aria-label")
+    assert label.startswith(f"Strongest translations of graph. model1_bwps: node 0.4, {SCRIPT} 0.2, aaa")
+    first.locator("svg").focus()
+    page.keyboard.press("ArrowDown")
+    assert page.locator("#tip").inner_text() == f"T(graph | {SCRIPT}) = 0.2\nmodel1_bwps"
+    assert page.locator("script").count() == 2 and page.locator("img").count() == 0
+    assert page.evaluate("window.hacked") is None
+    page.set_viewport_size({"width": 320, "height": 800})  # columns below each other
+    page.wait_for_function("document.querySelector('#translations svg').viewBox.baseVal.width < 320")
+    places = [first.locator(f"rect.{colour}").last.bounding_box() for colour in ("blue", "orange")]
+    assert places[0]["x"] == pytest.approx(places[1]["x"]) and places[0]["y"] < places[1]["y"]
+    assert page.evaluate("document.documentElement.scrollWidth") == 320 and browser_page.errors == []
+
+
+def test_one_table_is_one_column_and_no_table_no_section(browser_page: OpenPage, tmp_path: Path) -> None:
+    path = tmp_path / "results.html"
+    one = PICTURE._replace(columns=PICTURE.columns[:1])
+    path.write_text(report_page(small_report()._replace(translations=one)), encoding="utf-8")
+    page = browser_page.open(path)
+    assert (
+        page.locator("#translations rect.blue").count() == 1 + 4
+        and page.locator("#translations rect.orange").count() == 0
+    )
+    path.write_text(report_page(small_report()), encoding="utf-8")
+    page = browser_page.open(path)
+    assert page.locator("#translations").count() == page.locator("a[href='#translations']").count() == 0
+    assert browser_page.errors == []
 
 
 def test_without_a_browser_tests_are_skipped_but_fail_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,10 +45,15 @@ class Model1Head(nn.Module):
     def probabilities(self, encoded: Encoded) -> Tensor:
         """(pairs, q_len) P(q|D), 0 where masked."""
         q_mask, d_mask = encoded.query_mask, encoded.document_mask
+        translation, pair, q, _ = self.translations(encoded)
+        sums = translation.new_zeros(q_mask.numel()).index_add(0, pair * q_mask.shape[1] + q, translation)
+        return sums.view(q_mask.shape) / d_mask.sum(dim=1, keepdim=True).clamp(min=1)
+
+    def translations(self, encoded: Encoded) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(translations,) float32 T(q|d_i) of all that is not masked; the pair, query and document place of each."""
+        q_mask, d_mask = encoded.query_mask, encoded.document_mask
         x_q = self.network.query(encoded.query[-1].float()[q_mask])  # (query pieces of all pairs, projection)
         x_d = self.network.document(encoded.document[-1].float()[d_mask])
         pair, q, d = (q_mask[:, :, None] & d_mask[:, None, :]).nonzero(as_tuple=True)
         row_q, row_d = (mask.flatten().cumsum(0).view(mask.shape) - 1 for mask in (q_mask, d_mask))
-        translation = self.network(x_q, x_d, row_q[pair, q], row_d[pair, d])
-        sums = translation.new_zeros(q_mask.numel()).index_add(0, pair * q_mask.shape[1] + q, translation)
-        return sums.view(q_mask.shape) / d_mask.sum(dim=1, keepdim=True).clamp(min=1)
+        return self.network(x_q, x_d, row_q[pair, q], row_d[pair, d]), pair, q, d

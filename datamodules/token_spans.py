@@ -1,0 +1,49 @@
+"""Where the tokens of a field stand in a text: for whoever wants to show them there.
+
+The tokens are those that `analysis` gives, one by one, in the same order (tested).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from datamodules.analysis import (
+    SPACY_FIELDS,
+    AnalysisSettings,
+    SpacyAnalyser,
+    load_tokenizer,
+    stop_words,
+)
+from lexical.evidence import TokenSpan
+
+
+class SpanFinder:
+    """Tokens of one field with their places."""
+
+    def __init__(self, field: str, settings: AnalysisSettings) -> None:
+        self.field = field
+        self._spacy = _PlacedWords(settings.spacy_model) if field in SPACY_FIELDS else None
+        self._pieces: Any = None if self._spacy else load_tokenizer(settings.tokenizer)
+
+    def spans(self, text: str) -> list[TokenSpan]:
+        if self._spacy is not None:
+            return self._spacy.spans(text, self.field)
+        found = self._pieces.encode(text, add_special_tokens=False)
+        return [TokenSpan(token, *place) for token, place in zip(found.tokens, found.offsets, strict=True)]
+
+
+class _PlacedWords(SpacyAnalyser):
+    """The same rule as `analyse`, for one text, token by token."""
+
+    def spans(self, text: str, field: str) -> list[TokenSpan]:
+        document = self._nlp.tokenizer(text) if self._lookup is not None else self._nlp(text)
+        stop, found = stop_words(), []
+        for token in document:
+            word = token.lower_.replace("’", "'")
+            lemma = token.lemma_.replace("’", "'").lower() if self._lookup is None else self._lookup.get(word, word)
+            if not any(map(str.isalnum, word)):
+                continue
+            if field != "word_all" and (word in stop or (field == "lemm" and lemma in stop)):
+                continue
+            found.append(TokenSpan(lemma if field == "lemm" else word, token.idx, token.idx + len(token.text)))
+        return found

@@ -1,0 +1,99 @@
+(() => {
+  const byId = (id) => document.getElementById(id);
+  const [form, input, ranker, status, columns] = ["form", "query", "ranker", "status", "columns"].map(byId);
+  const PAUSE = 120; // milliseconds without a key before a query is sent
+  const LONGEST_ADDRESS = 1000; // characters of a query that the address of the page may hold
+  let timer = 0;
+  let waiting = null; // the request that is under way; a newer one ends it
+
+  function say(text, wrong = false) {
+    status.textContent = text;
+    status.classList.toggle("wrong", wrong);
+  }
+
+  function moved(hit, others) {
+    const before = others.get(hit.document);
+    if (before === undefined) return "not among the first of BM25";
+    if (before === hit.rank) return "";
+    return before > hit.rank ? `▲ from ${before}` : `▼ from ${before}`;
+  }
+
+  function show(found) {
+    const ranks = new Map(found.left.map((hit) => [hit.document, hit.rank]));
+    byId("right-title").textContent = found.ranker;
+    for (const side of ["left", "right"]) {
+      const cards = found[side].map((hit) => {
+        const card = evidenceView.card(hit);
+        const move = side === "right" ? moved(hit, ranks) : "";
+        if (move) card.querySelector("header").append(evidenceView.element("span", "moved", move));
+        return card;
+      });
+      byId(side).replaceChildren(...cards);
+    }
+    columns.hidden = found.left.length === 0;
+    const many = `${found.candidates.toLocaleString("en")} candidate${found.candidates === 1 ? "" : "s"}`;
+    say(found.left.length ? `${many} found and ranked in ${found.milliseconds.toFixed(1)} ms` : "No document has a word of this query.");
+  }
+
+  async function search() {
+    clearTimeout(timer);
+    const query = input.value;
+    if (waiting) waiting.abort();
+    waiting = null;
+    remember(query);
+    if (!query.trim()) {
+      columns.hidden = true;
+      say("Type a query.");
+      return;
+    }
+    const mine = new AbortController();
+    waiting = mine;
+    try {
+      const answer = await fetch("search", {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ query, ranker: ranker.value }),
+        signal: mine.signal,
+      });
+      const found = await answer.json();
+      if (waiting !== mine) return;
+      if (answer.ok) show(found);
+      else say(found.error, true);
+    } catch (error) {
+      if (error.name !== "AbortError") say("The server does not answer; is serve.py still running?", true);
+    } finally {
+      if (waiting === mine) waiting = null;
+    }
+  }
+
+  function remember(query) {
+    const address = new URL(location.href);
+    address.search = "";
+    if (query.trim() && query.length <= LONGEST_ADDRESS) address.searchParams.set("q", query);
+    address.searchParams.set("ranker", ranker.value);
+    history.replaceState(null, "", address);
+  }
+
+  input.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(search, PAUSE);
+  });
+  ranker.addEventListener("change", search);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    search();
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "/" && document.activeElement !== input && !event.ctrlKey && !event.metaKey) {
+      event.preventDefault();
+      input.focus();
+      input.select();
+    }
+  });
+  const asked = new URL(location.href).searchParams;
+  if ([...ranker.options].some((option) => option.value === asked.get("ranker"))) ranker.value = asked.get("ranker");
+  if (asked.get("q")) {
+    input.value = asked.get("q");
+    search();
+  }
+})();

@@ -1,0 +1,210 @@
+"""The search page: a query, BM25 beside a trained ranker, and the evidence of both. The body of serve.py.
+
+One thread searches: a query takes milliseconds, and numba's kernels want the cores for themselves. Others wait in a
+queue that has an end. The page asks nobody but this server, and the server answers nobody who reached it by another
+name (a page elsewhere that has its own name point here).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import html
+import json
+import logging
+import re
+import time
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from jsonargparse import Namespace
+
+from datamodules.retrieval_data import RetrievalData
+from evaluation.explanation import as_json
+from evaluation.page_template import filled, page_part
+from experiment.folders import trained_models
+from experiment.searching import Row, Searcher, explaining_row
+from experiment.training import quiet_lightning
+from terminal import say
+from user_error import UserError, require
+
+LONGEST_QUERY = 2_000  # characters
+MOST_RESULTS = 50  # documents of each side
+MOST_WAITING = 64  # queries
+LARGEST_BODY = 1 << 16  # bytes of a request
+PREFERRED = ("nn_model1_exp", "model1_bwps", "model1_word", "nn_model1")  # the first that is trained is shown first
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class SearchService:
+    """Rankers that answer queries, one query at a time."""
+
+    def __init__(self, searcher: Searcher, rows: Sequence[Row], top: int = 10) -> None:
+        self.searcher, self.rows, self.top = searcher, {row.name: row for row in rows}, top
+        self.first_stage = searcher.first_stage()
+        self.fields = tuple({row.ranker.field for row in rows})
+
+    def warm_up(self) -> None:
+        """Files mapped, kernels compiled: the first user does not wait for it."""
+        for name in self.rows:
+            self.answer("return the value of a function", name)
+
+    def answer(self, text: str, name: str) -> dict[str, Any]:
+        """Both rankings of a query with their evidence, in plain types."""
+        started = time.perf_counter()
+        row, searcher = self.rows[name], self.searcher
+        query = searcher.query(text, row.ranker.field)
+        candidates = searcher.candidates(row, query)
+        found = {}
+        for side, one in (("left", self.first_stage), ("right", row)):
+            hits = searcher.rank(one, query, candidates)
+            found[side] = [as_json(each) for each in searcher.explain(one, query, hits, self.top)]
+        took = 1000 * (time.perf_counter() - started)
+        return {"ranker": name, "candidates": len(candidates), "milliseconds": round(took, 2), **found}
+
+
+def search_page(service: SearchService, data: str) -> tuple[str, str]:
+    """The page, and the content security policy that lets its own style and script run and nothing else."""
+    options = "".join(f"<option>{html.escape(name)}</option>" for name in service.rows)
+    style = page_part("evidence_view.css") + page_part("search_page.css")
+    script = page_part("evidence_view.js") + page_part("search_page.js")
+    parts = {
+        "data": html.escape(data),
+        "rankers": options,
+        "documents": f"{len(service.searcher.prepared.collection):,}",
+        "style": style,
+        "script": script,
+    }
+    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    )
+    return filled(page_part("search_page.html"), parts), policy
+
+
+def application(service: SearchService, data: str, hosts: frozenset[str]) -> web.Application:
+    """The web application; `hosts` are the names that it may be reached by."""
+    page, policy = search_page(service, data)
+    searching = ThreadPoolExecutor(1, "search")
+    waiting = 0
+
+    async def home(_: web.Request) -> web.Response:
+        return web.Response(text=page, content_type="text/html", headers={"Content-Security-Policy": policy})
+
+    async def search(request: web.Request) -> web.Response:
+        nonlocal waiting
+        asked = await _asked(request, service)
+        if isinstance(asked, str):
+            return _sentence(asked, 400)
+        if waiting >= MOST_WAITING:
+            return _sentence("Too many queries are waiting; try again in a moment.", 503)
+        waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            found = await loop.run_in_executor(searching, partial(service.answer, *asked))
+        finally:
+            waiting -= 1
+        return web.json_response(found, dumps=partial(json.dumps, allow_nan=False))
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if (request.url.host or "").lower() not in hosts:
+            return _sentence("This server is not known by that name; start it with --host.", 403)
+        try:
+            answer = await handler(request)
+        except web.HTTPRequestEntityTooLarge:
+            answer = _sentence(f"A query has at most {LONGEST_QUERY:,} characters.", 413)
+        except web.HTTPException as error:
+            answer = _sentence(f"{error.reason}.", error.status)
+        except Exception:
+            logging.exception("a query failed")
+            answer = _sentence("This query could not be answered; the server's terminal says why.", 500)
+        answer.headers["X-Content-Type-Options"] = "nosniff"
+        answer.headers["Referrer-Policy"] = "no-referrer"
+        answer.headers["Cache-Control"] = "no-store"
+        return answer
+
+    app = web.Application(middlewares=[guarded], client_max_size=LARGEST_BODY)
+    app.add_routes([web.get("/", home), web.post("/search", search)])
+
+    async def end(_: web.Application) -> None:
+        searching.shutdown(wait=False, cancel_futures=True)
+
+    app.on_cleanup.append(end)
+    return app
+
+
+async def _asked(request: web.Request, service: SearchService) -> tuple[str, str] | str:
+    """(query, ranker), or a sentence that says what is wrong with the request."""
+    if request.content_type != "application/json":  # what a page of another origin may send without asking is not
+        return "A search is asked for as JSON."
+    try:
+        content = json.loads(await request.text())
+        query, ranker = content["query"], content["ranker"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return "A search needs a query and a ranker."
+    if not isinstance(query, str) or not query.strip():
+        return "Type a query."
+    if len(query) > LONGEST_QUERY:
+        return f"A query has at most {LONGEST_QUERY:,} characters; this one has {len(query):,}."
+    if ranker not in service.rows if isinstance(ranker, str) else True:
+        return "There is no such ranker on this page."
+    return re.sub("[\ud800-\udfff]", "\ufffd", query), ranker  # half a character is no text
+
+
+def _sentence(text: str, status: int) -> web.Response:
+    return web.json_response({"error": text}, status=status)
+
+
+def serve_search(parsed: Namespace, built: Namespace) -> None:
+    """Loads the rankers and serves until it is interrupted."""
+    require(0 <= parsed.port < 65536, "--port", parsed.port, "from 0 (a free one) to 65535")
+    require(1 <= parsed.top <= MOST_RESULTS, "--top", parsed.top, f"from 1 to {MOST_RESULTS}")
+    quiet_lightning()
+    data: RetrievalData = built.data
+    rows = _rows(parsed, data)
+    service = SearchService(Searcher(data), rows, parsed.top)
+    say("warming up")
+    service.warm_up()
+    hosts = frozenset({"localhost", "127.0.0.1", "::1", parsed.host.lower()})
+    try:
+        asyncio.run(_serve(application(service, data.name, hosts), parsed.host, parsed.port))
+    except OSError as error:
+        raise UserError(
+            f"--host {parsed.host} --port {parsed.port}: {error.strerror or error}; choose another"
+        ) from error
+
+
+def _rows(parsed: Namespace, data: RetrievalData) -> list[Row]:
+    """Named rankers, or all quick ones that are trained and can be explained, the preferred one first."""
+    trained = list(trained_models(Path(parsed.output_dir).expanduser() / data.name))
+    if parsed.models is not None:
+        return [explaining_row(name, data, parsed.output_dir, parsed.seed) for name in parsed.models.split(",")]
+    wanted = [name for name in PREFERRED if name in trained]
+    if not wanted:
+        raise UserError(
+            f"no Model 1 ranker is trained on {data.name} in {parsed.output_dir}: python train.py --model model1_bwps"
+        )
+    return [explaining_row(name, data, parsed.output_dir, parsed.seed) for name in wanted]
+
+
+async def _serve(app: web.Application, host: str, port: int) -> None:
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, host, port)
+    await site.start()
+    address = runner.addresses[0]
+    shown = f"[{address[0]}]" if ":" in address[0] else address[0]
+    say(f"search: http://{shown}:{address[1]}/ (Ctrl-C ends it)")
+    if address[0] not in ("127.0.0.1", "::1"):
+        say("this address can be reached from other machines; there is no password")
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()
