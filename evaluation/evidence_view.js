@@ -171,13 +171,14 @@ const evidenceView = (() => {
   function difference(found) {
     const table = element("table");
     const head = table.createTHead().insertRow();
-    for (const title of ["query word", ...found.features, "together"]) head.append(element("th", "", title));
+    const several = found.features.length > 1;
+    for (const title of ["query word", ...found.features, ...(several ? ["together"] : [])]) head.append(element("th", "", title));
     const body = table.createTBody();
     const signed = (value) => (value > 0 ? "+" : "") + value.toFixed(4);
     for (const { word, by_feature: values, total } of found.words) {
       const row = body.insertRow();
       row.append(element("td", "", word));
-      for (const value of [...values, total]) row.append(element("td", "number", signed(value)));
+      for (const value of several ? [...values, total] : values) row.append(element("td", "number", signed(value)));
     }
     const scroll = element("div", "scroll");
     scroll.append(table);

@@ -95,7 +95,7 @@ class WordShare(NamedTuple):
 
     text: str
     share: float
-    count: int
+    times: int
 
 
 def words_of(spans: Sequence[TokenSpan], text: str, pieces: bool = False) -> list[Word]:
@@ -136,7 +136,7 @@ def strongest(view: FeatureView, word: QueryWord, most: int = 5) -> list[WordSha
     for number in np.flatnonzero(word.fractions > 0):
         text = view.document[number].text.lower()
         known = shares.get(text, WordShare(text, 0.0, 0))
-        shares[text] = WordShare(text, known.share + float(word.fractions[number]), known.count + 1)
+        shares[text] = WordShare(text, known.share + float(word.fractions[number]), known.times + 1)
     return sorted(shares.values(), key=lambda one: (-one.share, one.text))[:most]
 
 

@@ -1,14 +1,30 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  document.getElementById("query").textContent = data.query;
-  document.getElementById("about").textContent = `ranked by ${data.model} on ${data.data}`;
-  document.title = `${data.query} – ${data.model}`;
-  const documents = document.getElementById("documents");
-  for (const explanation of data.documents) documents.append(evidenceView.card(explanation));
-  if (data.difference) {
-    const section = document.getElementById("difference");
-    section.hidden = false;
-    document.getElementById("difference-title").textContent = data.difference.title;
-    section.append(evidenceView.difference(data.difference));
+  const queries = Array.isArray(data) ? data : [data];
+  const first = document.getElementById("explained");
+  const blank = first.cloneNode(true);
+
+  function fill(box, found) {
+    const part = (id) => box.querySelector(`#${id}`);
+    part("query").textContent = found.query;
+    part("about").textContent = `ranked by ${found.model} on ${found.data}`;
+    for (const explanation of found.documents) part("documents").append(evidenceView.card(explanation));
+    if (found.difference) {
+      part("difference").hidden = false;
+      part("difference-title").textContent = found.difference.title;
+      part("difference").append(evidenceView.difference(found.difference));
+    }
   }
+
+  fill(first, queries[0]);
+  let last = first;
+  for (const found of queries.slice(1)) {
+    const box = blank.cloneNode(true);
+    fill(box, found);
+    for (const one of [box, ...box.querySelectorAll("[id]")]) one.removeAttribute("id"); // an id is there once
+    last.after(box);
+    last = box;
+  }
+  const what = queries.length === 1 ? queries[0].query : `${queries.length} queries`;
+  document.title = `${what} – ${queries[0].model}`;
 })();

@@ -35,8 +35,8 @@ def explanations_json(
     return found
 
 
-def explanation_page(content: Mapping[str, Any]) -> str:
-    """The page of `explanations_json`."""
+def explanation_page(content: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:
+    """The page of `explanations_json`; of several, one below the other."""
     scripts = [page_part(name) for name in ("evidence_view.js", "explanation_page.js")]
     parts = {"style": page_part("evidence_view.css"), "data": script_json(content), "script": "\n".join(scripts)}
     return filled(page_part("explanation_page.html"), parts)

@@ -81,15 +81,15 @@ def _table(feature: Feature, view: FeatureView) -> Table:
         rests = Text()
         for one in strongest(view, word):
             if one.share >= LEAST:
-                times = f" x{one.count}" if one.count > 1 else ""
+                times = f" x{one.times}" if one.times > 1 else ""
                 rests.append(f"{_plain(one.text)}{times}").append(f" {100 * one.share:.0f}%   ", "dim")
         for name, share in (("the collection", word.smoothing), ("the floor", word.floor)):
             if share >= LEAST:
                 rests.append(name, "italic dim").append(f" {100 * share:.0f}%   ", "dim")
         value = word.log_score if model1 else word.value
         table.add_row(Text(_plain(word.word.text), "bold"), f"{value:.3f}", "<-", rests or Text("nothing", "dim"))
-    for one in view.unread_query:
-        table.add_row(Text(_plain(one.text), "dim"), "", "", Text("not read: the query is too long", "dim"))
+    for unread in view.unread_query:
+        table.add_row(Text(_plain(unread.text), "dim"), "", "", Text("not read: the query is too long", "dim"))
     return table
 
 

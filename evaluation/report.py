@@ -8,17 +8,15 @@ that could end the script element, and the script writes them with textContent o
 from __future__ import annotations
 
 import html
-import json
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import permutations
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from evaluation.page_template import filled, page_part, script_json
 from evaluation.results_table import Table
 from evaluation.score_histogram import ScoreHistogram
 from evaluation.table_formats import html_outcomes, html_table
@@ -32,7 +30,6 @@ LONGEST_TEXT = 300  # characters of one query
 MOST_POINTS = 200  # of one learning curve
 LONGEST_WORD = 80  # characters of a word in the picture of translations
 
-_PARTS = Path(__file__).parent
 _SCRIPTS = ("report_page.js", "report_translations.js")
 _TRANSLATIONS_LINK = '<a href="#translations">Translations</a>'
 _TRANSLATIONS = """
@@ -124,16 +121,9 @@ def report_page(report: Report) -> str:
         "data": script_json(page_data(report)),
         "translations_link": _TRANSLATIONS_LINK if report.translations else "",
         "translations": _TRANSLATIONS if report.translations else "",
-        "script": "\n".join((_PARTS / name).read_text(encoding="utf-8") for name in _SCRIPTS),
+        "script": "\n".join(map(page_part, _SCRIPTS)),
     }
-    template = (_PARTS / "report_page.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)  # one pass: data cannot hold a placeholder
-
-
-def script_json(content: Any) -> str:
-    """JSON that may stand in a script element: nothing in it can end the element or a line of JavaScript."""
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return re.sub("[<>&\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", text)
+    return filled(page_part("report_page.html"), parts)
 
 
 def page_data(report: Report) -> dict[str, Any]:
@@ -211,7 +201,8 @@ def _translations(picture: TranslationPicture) -> dict[str, Any]:
         return {"row": one.row, "kind": one.kind, "seed": one.seed, "words": words}
 
     words = [{"word": _shortened(one.word, LONGEST_WORD), "times": one.times} for one in picture.query_words]
-    return {"words": words, "columns": [column(one) for one in picture.columns]}
+    columns = [column(one) for one in picture.columns]
+    return {"words": words, "columns": columns, "least": picture.least_documents}
 
 
 def _shortened(text: str, longest: int = LONGEST_TEXT) -> str:

@@ -77,7 +77,7 @@ function selfTranslation(column) {
 
 function translationsSection() {
   const section = document.getElementById("translations");
-  const { words, columns } = report.translations;
+  const { words, columns, least } = report.translations;
   section.querySelector("p").textContent =
     "T(q|d): how likely a document word d says the query word q. Beside each q, how often the development queries have it; below, the words d with the largest T(q|d). All bars have one scale.";
   legend(
@@ -94,8 +94,9 @@ function translationsSection() {
         }),
     ]),
   );
+  const rare = least > 1 ? ` Left out too are document words of fewer than ${least} documents.` : "";
   section.querySelector(".left-out").textContent =
-    `The word itself is left out, as T(q|q) is set and not learned: ${columns.map(selfTranslation).join(", ")}.`;
+    `The word itself is left out, as T(q|q) is set and not learned: ${columns.map(selfTranslation).join(", ")}.${rare}`;
   const bars = columns.flatMap((one) => one.words.flatMap((of) => of.strongest));
   const most = {
     value: Math.max(...bars.map(([, value]) => value)),

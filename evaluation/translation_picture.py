@@ -11,6 +11,7 @@ from lexical.translation_table import TranslationTable
 
 WORDS = 16  # query words of a picture
 TOP = 6  # document words of each
+LEAST_DOCUMENTS = 20
 SHORTEST = 3  # characters of a query word
 PIECE = "##"  # starts a word piece that goes on with a word
 
@@ -40,6 +41,7 @@ class ShownTable(NamedTuple):
     seed: int
     table: TranslationTable
     vocabulary: Sequence[str]
+    common: np.ndarray  # (vocabulary,) bool: document words that are shown; what rare ones say was learned from little
 
 
 class TableColumn(NamedTuple):
@@ -54,6 +56,7 @@ class TableColumn(NamedTuple):
 class TranslationPicture(NamedTuple):
     query_words: list[QueryWord]
     columns: list[TableColumn]
+    least_documents: int  # documents that a document word stands in, at the least, to be shown
 
 
 def frequent_words(tokens: np.ndarray, vocabulary: Sequence[str], stop: Collection[str]) -> list[QueryWord]:
@@ -70,7 +73,14 @@ def _is_content(token: str, stop: Collection[str]) -> bool:
     return whole and any(map(str.isalpha, token)) and token not in stop
 
 
-def translation_picture(words: Sequence[QueryWord], tables: Sequence[ShownTable]) -> TranslationPicture | None:
+def least_documents(documents: int) -> int:
+    """Documents that a word must stand in to be shown, in a collection of so many."""
+    return max(1, min(LEAST_DOCUMENTS, documents // 100))
+
+
+def translation_picture(
+    words: Sequence[QueryWord], tables: Sequence[ShownTable], least: int = 1
+) -> TranslationPicture | None:
     """The first WORDS of `words` that every table translates; None where there is no such word, or no table."""
     numbers = [_numbers(words, one.vocabulary) for one in tables]
     shown: list[QueryWord] = []
@@ -88,7 +98,7 @@ def translation_picture(words: Sequence[QueryWord], tables: Sequence[ShownTable]
         return None
     by_table = zip(*found, strict=True)
     columns = [TableColumn(t.row, t.kind, t.seed, list(mine)) for t, mine in zip(tables, by_table, strict=True)]
-    return TranslationPicture(shown, columns)
+    return TranslationPicture(shown, columns, least)
 
 
 def _numbers(words: Sequence[QueryWord], vocabulary: Sequence[str]) -> Mapping[str, int]:
@@ -103,7 +113,7 @@ def _translations(shown: ShownTable, q: int) -> WordTranslations:
     row = slice(rows.offsets[q], rows.offsets[q + 1])
     d, translation_prob = rows.values[row], probabilities[row]
     itself = float(translation_prob[d == q].sum())
-    others = (d != q) & (translation_prob > 0)
+    others = (d != q) & (translation_prob > 0) & shown.common[d]
     d, translation_prob = d[others], translation_prob[others]
     if len(d) > TOP:
         reached = translation_prob >= np.partition(translation_prob, -TOP)[-TOP]  # with all that equal the last one

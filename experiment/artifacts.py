@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from datamodules.retrieval_data import RetrievalData
 from experiment.folders import RunFolder, read_json
 
+SAVED = "ranker"  # folder of a run that `from_pretrained` loads
+
 
 class Item(NamedTuple):
     """An artifact before it is logged. Without files it is a description."""
@@ -48,7 +50,7 @@ def model_item(folder: RunFolder, name: str, data: RetrievalData) -> Item:
     with checkpoint.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     files = [path for path in (checkpoint, folder.config, folder.ranker, folder.fusion) if path.is_file()]
-    saved = sorted((folder.path / "ranker").glob("*"))
+    saved = sorted((folder.path / SAVED).glob("*"))
     metadata = {"seed": folder.seed, **read_json(folder.development)}
     return Item(f"model-{data.name}-{name}", "model", digest, metadata, [*files, *saved], (data_items(data)[1],))
 
@@ -95,5 +97,6 @@ def _artifact(item: Item) -> Any:
         with artifact.new_file("description.txt", encoding="utf-8") as file:  # equal for equal digests
             file.write(f"{item.reference}\n")
     for path in item.files:
-        artifact.add_file(str(path), name=path.name, policy="immutable", skip_cache=True)
+        inside = f"{SAVED}/" if path.parent.name == SAVED else ""  # both folders have a ranker.json
+        artifact.add_file(str(path), name=inside + path.name, policy="immutable", skip_cache=True)
     return artifact

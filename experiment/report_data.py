@@ -23,7 +23,13 @@ from evaluation.report import Curve, Point, QuerySetValues, Report, ReportRow, R
 from evaluation.results_table import Result, Table
 from evaluation.score_histogram import ScoreHistogram
 from evaluation.seed_averages import read_measured
-from evaluation.translation_picture import ShownTable, TranslationPicture, frequent_words, translation_picture
+from evaluation.translation_picture import (
+    ShownTable,
+    TranslationPicture,
+    frequent_words,
+    least_documents,
+    translation_picture,
+)
 from experiment.folders import RunFolder, read_json, trained_models
 from lexical.table_files import load_table
 from terminal import say
@@ -174,6 +180,7 @@ def translations(seeds: Mapping[str, Sequence[SeedFolder]], data: RetrievalData)
     """
     shown: list[ShownTable] = []
     fields: list[str] = []
+    least = least_documents(len(data.prepared.collection))
     try:
         for kind, rows in TABLES.items():
             row = next((row for row in rows if seeds.get(row)), None)
@@ -184,7 +191,10 @@ def translations(seeds: Mapping[str, Sequence[SeedFolder]], data: RetrievalData)
             field = saved.meta.get("field")
             if field not in FIELDS:
                 raise UserError(f"{first.folder.table} does not say which field its words are of")
-            shown.append(ShownTable(row, kind, first.seed, saved.table, saved.vocabulary))
+            frequency = np.asarray(data.prepared.field(field).forward.document_frequency)
+            if len(frequency) != len(saved.vocabulary):
+                raise UserError(f"{first.folder.table} has other words than the field {field}")
+            shown.append(ShownTable(row, kind, first.seed, saved.table, saved.vocabulary, frequency >= least))
             fields.append(field)
     except UserError as error:
         say(f"results.html does not show translations: {error}")
@@ -193,4 +203,4 @@ def translations(seeds: Mapping[str, Sequence[SeedFolder]], data: RetrievalData)
         return None
     tokens = data.prepared.query_tokens(DEVELOPMENT, fields[0]).values
     words = frequent_words(tokens, data.prepared.field(fields[0]).vocabulary(), stop_words())
-    return translation_picture(words, shown)
+    return translation_picture(words, shown, least)

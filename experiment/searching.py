@@ -6,7 +6,7 @@ same index, the same fusion. A query text of a query set gets the scores of its 
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -105,10 +105,14 @@ class Searcher:
             return Hits(documents, *(np.zeros(0, np.float32) for _ in range(3)))
         first = self.batch(query, self.first_field, documents)
         bm25 = normalised_bm25(*first[:3], self.prepared.first_stage_parameters)
-        alone = row.ranker.score(self.batch(query, row.ranker.field, documents, row.ranker.reads_texts))
+        alone = self._alone(row.ranker, query, documents)
         scores = alone if row.weights is None else fuse(np.stack([bm25, alone]), np.asarray(row.weights))
         order = ranking_order(first.candidates, scores, self.id_order)
         return Hits(documents[order], scores[order], bm25[order], alone[order])
+
+    def _alone(self, ranker: Ranker, query: Query, documents: np.ndarray) -> np.ndarray:
+        """(documents,) float32 the ranker's own scores."""
+        return ranker.score(self.batch(query, ranker.field, documents, ranker.reads_texts))
 
     def batch(self, query: Query, field: str, documents: np.ndarray, as_read: bool = False) -> RankingBatch:
         """The query with these candidates; `as_read`: their tokens are those that an encoder reads."""
@@ -145,12 +149,20 @@ class Searcher:
             found.append(Explanation(row.name, query.text, name, text, score, tuple(features), rank).checked())
         return found
 
+    def explain_alone(self, row: Row, query: Query, documents: np.ndarray) -> list[Explanation]:
+        """The documents in this order, each with the parts of the ranker's own score; nothing is fused or ranked."""
+        alone = self._alone(row.ranker, query, documents)
+        hits = Hits(documents, alone, np.zeros_like(alone), alone)
+        return self.explain(row._replace(weights=None), query, hits, len(documents), first_rank=0)
+
     def _feature(
         self, name: str, weight: float, value: float, evidence: Evidence, field: str, query: Query, text: str
     ) -> Feature:
         return Feature(name, weight, value, evidence, self.spans(query.text, field), self.spans(text, field))
 
+    @lru_cache(maxsize=256)  # noqa: B019 - a searcher lives as long as the program; the same documents come again
     def spans(self, text: str, field: str) -> list[TokenSpan]:
+        """Tokens of a text with their places."""
         if field not in self._finders:
             self._finders[field] = SpanFinder(field, self.prepared.settings.analysis)
         return self._finders[field].spans(text)

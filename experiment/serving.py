@@ -13,6 +13,7 @@ import html
 import json
 import logging
 import re
+import signal
 import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Sequence
@@ -204,7 +205,9 @@ async def _serve(app: web.Application, host: str, port: int) -> None:
     say(f"search: http://{shown}:{address[1]}/ (Ctrl-C ends it)")
     if address[0] not in ("127.0.0.1", "::1"):
         say("this address can be reached from other machines; there is no password")
-    try:
-        await asyncio.Event().wait()
-    finally:
-        await runner.cleanup()
+    ended = asyncio.Event()
+    for one in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(one, ended.set)
+    await ended.wait()
+    await runner.cleanup()
+    say("the search page has ended")

@@ -25,6 +25,7 @@ from experiment.reranking import learn_fusion, ranking_trainer, rerank
 from experiment.resuming import keep_metrics, remember_training, resume_from, training_callbacks
 from experiment.tracked_results import log_training
 from experiment.tracking import RunLabels, finish_run, never_fatal, start_run
+from experiment.watched_sample import evidence_monitor
 from lexical.ranking import mean_reciprocal_rank
 from lightning_modules.neural_ranker import NeuralRanker
 from lightning_modules.ranker import Ranker
@@ -101,9 +102,11 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
                 run.define_metric(metric, summary=kept)
             loggers.append(WandbLogger(experiment=run))
     settings = {**config["trainer"], "strategy": strategy}
-    callbacks = []
+    callbacks: list[L.Callback] = []
+    if run is not None and model.explains:
+        callbacks.append(evidence_monitor(model, name, data))
     if isinstance(model, NeuralRanker):
-        callbacks = training_callbacks(model, folder, data, cli.resolved.data_name, settings)
+        callbacks += training_callbacks(model, folder, data, cli.resolved.data_name, settings)
     trainer = cli.instantiate_trainer(
         **settings, callbacks=callbacks, logger=loggers, default_root_dir=str(folder.path)
     )
@@ -142,6 +145,7 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
     with never_fatal():
         if run is not None:
             log_training(run, folder, name, data)
+    with never_fatal():  # whatever became of the artifacts: the next training must not log into this run
         finish_run(run, metrics | model.findings())
     _report(name, metrics, model, fusion, folder)
     return metrics

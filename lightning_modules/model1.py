@@ -146,7 +146,8 @@ class Model1(TranslationRanker):
         settings = ", ".join(f"{name} {value:g}" for name, value in best.settings._asdict().items())
         say(f"Model 1 ({best.field}): development MRR {best.mrr:.4f} with {settings}, {best.table.entries:,} entries")
 
-    def on_validation_end(self) -> None:
+    def on_validation_epoch_end(self) -> None:
+        """Before callbacks hear of the end of the validation: they find a ranker that can score."""
         if self.tables:
             self.use(max(self.tables, key=lambda table: table.mrr))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numba
 import pytest
@@ -12,11 +13,21 @@ import torch
 from tests.browser import browser, browser_page  # noqa: F401 - fixtures
 from tests.small_folder import write_small_folder
 
+if TYPE_CHECKING:
+    from tests.explained_rows import Explained
+
 
 @pytest.fixture(scope="session")
 def small_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """400 documents, 300 training, 60 dev and 40 test queries in the MS MARCO layout; shared, so read it only."""
     return write_small_folder(tmp_path_factory.mktemp("data") / "small")
+
+
+@pytest.fixture(scope="session")
+def explained_rows(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Explained:
+    from tests.explained_rows import train_explained  # imports the whole project: only where it is needed
+
+    return train_explained(small_folder, tmp_path_factory.mktemp("explained"))
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from evaluation.measures import Measured, per_query_tsv
+from evaluation.page_template import script_json
 from evaluation.report import (
     MOST_TEXT,
     MOST_VALUES,
@@ -22,7 +23,6 @@ from evaluation.report import (
     Training,
     page_data,
     report_page,
-    script_json,
 )
 from evaluation.results_table import build_table
 from evaluation.score_histogram import BINS, score_histogram

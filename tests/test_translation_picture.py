@@ -18,6 +18,7 @@ from evaluation.translation_picture import (
     Translation,
     WordTranslations,
     frequent_words,
+    least_documents,
     translation_picture,
 )
 from experiment.folders import RunFolder
@@ -29,6 +30,7 @@ from tests.small_report import small_report
 
 HOSTILE = "<script>alert(1)</script>"
 STOP = frozenset({"the", "with"})
+RARE = "alberta"  # in too few documents to be shown
 
 
 def table_of(vocabulary: list[str], rows: dict[str, dict[str, float]]) -> TranslationTable:
@@ -41,7 +43,7 @@ def table_of(vocabulary: list[str], rows: dict[str, dict[str, float]]) -> Transl
 
 def shown(rows: dict[str, dict[str, float]], vocabulary: list[str] | None = None, row: str = "a") -> ShownTable:
     tokens = vocabulary or sorted({*rows, *(d for of_q in rows.values() for d in of_q)})
-    return ShownTable(row, "EM", 1, table_of(tokens, rows), tokens)
+    return ShownTable(row, "EM", 1, table_of(tokens, rows), tokens, np.array([token != RARE for token in tokens]))
 
 
 # --- the query words
@@ -188,3 +190,10 @@ def test_a_damaged_table_is_said_in_one_line_and_not_shown(
     line = capsys.readouterr().err
     assert line.startswith("results.html does not show translations: ") and str(bad.folder.table) in line
     assert line.count("\n") == 1
+
+
+def test_words_of_few_documents_are_not_shown() -> None:
+    picture = translation_picture([QueryWord("sort", 1)], [shown({"sort": {RARE: 0.9, "order": 0.1}})], least=3)
+    assert picture is not None and picture.least_documents == 3
+    assert [one.word for one in picture.columns[0].words[0].strongest] == ["order"]
+    assert [least_documents(count) for count in (0, 400, 30_909)] == [1, 4, 20]

@@ -1,0 +1,127 @@
+"""Latency of the search page's answers: a query over `pydocs_passage`, with 1 and with 8 clients at once.
+
+    python benchmarks/serve.py [--queries 400] [--clients 1,8] [--ranker nn_model1_exp] [--data pydocs_passage]
+                               [--output_dir outputs]
+
+Starts `serve.py` as a process of its own on a free port of 127.0.0.1 and asks it test queries, each once, over
+connections that stay open. An answer is BM25 retrieval of 1,000 candidates, both rankings of them, and the evidence of
+ten documents of each. Printed are the median and the 99th percentile of what a client waits, of what the server itself
+took (search and evidence, without waiting and network), and answers per second. One connection at a time is asked first
+for queries that are not counted.
+
+The ranker must be trained: `python train.py --model nn_model1` makes nn_model1_exp too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+WARM_UP = 20  # queries that are not counted
+
+
+class Answered(NamedTuple):
+    waited: float  # ms
+    took: float  # ms, by the server's own clock
+    candidates: int
+
+
+def test_queries(arguments: argparse.Namespace) -> list[str]:
+    from experiment.command_line import parse_data
+    from experiment.named_configs import resolve
+
+    _, built = parse_data(resolve(["--data", arguments.data, *arguments.rest]), "", [])
+    return list(built.data.prepared.query_sets["test"].texts)
+
+
+def started(arguments: argparse.Namespace) -> tuple[subprocess.Popen[str], int]:
+    """The server and its port, when it is ready."""
+    command = [sys.executable, str(ROOT / "serve.py"), "--data", arguments.data, "--models", arguments.ranker]
+    command += ["--output_dir", arguments.output_dir, "--port", "0", *arguments.rest]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    last = ""
+    for line in server.stderr:
+        if found := re.search(r"http://127\.0\.0\.1:(\d+)/", line):
+            threading.Thread(target=server.stderr.read, daemon=True).start()  # or it would wait for a reader
+            return server, int(found[1])
+        last = line
+    sys.exit(f"benchmarks/serve.py: the server did not start: {last.strip()}")
+
+
+def ask(connection: http.client.HTTPConnection, query: str, ranker: str) -> Answered:
+    body = json.dumps({"query": query, "ranker": ranker})
+    began = time.perf_counter()
+    connection.request("POST", "/search", body, {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    content = answer.read()
+    waited = 1000 * (time.perf_counter() - began)
+    found = json.loads(content)
+    if answer.status != 200:
+        sys.exit(f"benchmarks/serve.py: {found['error']}")
+    return Answered(waited, found["milliseconds"], found["candidates"])
+
+
+def measured(port: int, queries: Sequence[str], clients: int, ranker: str) -> tuple[list[Answered], float]:
+    """All answers, and the seconds that they took together."""
+    answers: list[Answered] = []
+
+    def client(number: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        answers.extend([ask(connection, query, ranker) for query in queries[number::clients]])
+        connection.close()
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers, time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--queries", type=int, default=400)
+    parser.add_argument("--clients", default="1,8")
+    parser.add_argument("--ranker", default="nn_model1_exp")
+    parser.add_argument("--data", default="pydocs_passage")
+    parser.add_argument("--output_dir", default="outputs")
+    arguments, arguments.rest = parser.parse_known_args()
+    texts = test_queries(arguments)
+    server, port = started(arguments)
+    try:
+        counts = [int(one) for one in arguments.clients.split(",")]
+        measured(port, texts[:WARM_UP], 1, arguments.ranker)
+        print(f"{arguments.ranker} on {arguments.data}, {arguments.queries} queries that are asked once")
+        print(f"{'clients':>7} {'p50 ms':>8} {'p99 ms':>8} {'server p50':>11} {'server p99':>11} {'per second':>11}")
+        first = WARM_UP
+        for clients in counts:
+            queries = texts[first : first + arguments.queries]  # none that was asked before: nothing is remembered
+            first += arguments.queries
+            answers, seconds = measured(port, queries, clients, arguments.ranker)
+            waited, took, candidates = (np.array(one) for one in zip(*answers, strict=True))
+            figures = [*np.percentile(waited, [50, 99]), *np.percentile(took, [50, 99])]
+            print(f"{clients:>7} {figures[0]:8.1f} {figures[1]:8.1f} {figures[2]:11.1f} {figures[3]:11.1f}"
+                  f" {len(answers) / seconds:11.1f}   (median of {np.median(candidates):,.0f} candidates)")  # fmt: skip
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(10)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""explain.py on trained rankers: its scores are those of the run files, its parts add up, mistakes get one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evaluation.explanation import Explanation
+from explain import explain
+from lexical.trec_run import read_run
+from tests.explained_rows import HOSTILE, ROWS, Explained
+from user_error import UserError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def parts_sum(explanation: Explanation) -> float:
+    return sum(one.weight * float(one.evidence.values.sum()) for one in explanation.features)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_scores_are_those_of_the_run_file_and_the_sum_of_their_parts(explained_rows: Explained, row: str) -> None:
+    query_set = "test_cpu" if row.startswith("bert") else "test"
+    folder = explained_rows.place.folder("out", row)
+    run = read_run(folder.run(query_set, alone=False))
+    opened = explained_rows.place.opened()
+    whole = dict(zip(opened.query_set(query_set).ids, opened.query_set(query_set).texts, strict=True))
+    for query in list(run)[:3]:
+        documents, scores = run[query]
+        found = explain(explained_rows.command("--model", row, "--query", whole[query], "--top", "5", "--json"))
+        assert [one.document for one in found] == documents[:5]
+        assert [one.rank for one in found] == [1, 2, 3, 4, 5]
+        printed = [str(np.float32(one.score)) for one in found]
+        if row in ("nn_model1", "bert_model1_full"):  # products of matrices round by the size of the batch
+            assert [float(one) for one in printed] == pytest.approx(scores[:5].tolist(), rel=2e-6)
+        else:
+            assert printed == [str(np.float32(one)) for one in scores[:5]]
+        for one in found:
+            assert parts_sum(one) == pytest.approx(one.score, rel=1e-6, abs=1e-6)
+
+
+def test_one_document_and_why_it_is_above_another(
+    explained_rows: Explained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, text = explained_rows.query(0)
+    best, second = explain(explained_rows.command("--model", "model1_bwps", "--query", text, "--top", "2", "--json"))
+    capsys.readouterr()
+    arguments = ["--model", "model1_bwps", "--query", text, "--doc", second.document, "--against", best.document]
+    one, other = explain(explained_rows.command(*arguments))
+    assert (one.document, one.rank, other.document, other.rank) == (second.document, 2, best.document, 1)
+    assert one.score == second.score and f"{second.document} is below {best.document} by" in capsys.readouterr().out
+    explain(explained_rows.command(*arguments, "--json"))
+    found = json.loads(capsys.readouterr().out)["difference"]
+    assert sum(word["total"] for word in found["words"]) == pytest.approx(second.score - best.score, abs=1e-5)
+    first, _ = explain(explained_rows.command("--model", "model1_bwps", "--query", text, "--against", second.document))
+    assert first.document == best.document
+
+
+def test_a_document_that_is_no_candidate_has_a_score_and_no_rank(explained_rows: Explained) -> None:
+    (found,) = explain(explained_rows.command("--model", "nn_model1_exp", "--query", "zzz qqq", "--doc", HOSTILE))
+    assert found.rank is None and found.document == HOSTILE and np.isfinite(found.score)
+
+
+def test_pieces_and_page(explained_rows: Explained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "why.html"
+    arguments = ["--model", "nn_model1_exp", "--query", "beekeeping of Abbott", "--html", str(page), "--json"]
+    explain(explained_rows.command(*arguments, "--pieces"))
+    found = json.loads(capsys.readouterr().out)
+    words = [word["word"] for word in found["documents"][0]["features"][-1]["query_words"]]
+    assert words[0] == "bee" and words[1].startswith("##")
+    assert page.read_text().startswith("<!doctype html>") and "beekeeping of Abbott" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--query", "x"], "say which ranker: --model NAME"),
+        (["--model", "model1_bwps"], "say what is searched for: --query"),
+        (["--model", "model1_bwps", "--query", " "], "--query: give the words"),
+        (["--model", "model1_bwps", "--query", "x" * 10_001], "10,001 characters; 10,000 at the most"),
+        (["--model", "model1_bwps", "--query", "zzz qqq"], "no document has a word of this query"),
+        (["--model", "model1_bwps", "--query", "brakes", "--doc", "nowhere"], "--doc: there is no document 'nowhere'"),
+        (["--model", "model1_bwps", "--query", "brakes", "--doc", "a", "--against", "a"], "give another document"),
+        (["--model", "model1_bwps", "--query", "brakes", "--top", "0"], "--top 0: must be from 1 to 100"),
+        (["--model", "bert_vanilla_short", "--query", "brakes"], "its score is no sum over words"),
+        (["--model", "model1_embed", "--query", "brakes"], "'model1_embed' is not trained on .*: python train.py"),
+        (["--model", "modell", "--query", "brakes"], "there is no ranker 'modell'; known are"),
+        (["--model", "model1_bwps", "--query", "brakes", "--seed", "7"], "--seed 7: model1_bwps is trained with"),
+    ],
+)
+def test_a_mistake_gets_one_clear_line(explained_rows: Explained, arguments: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        explain(explained_rows.command(*arguments))
+    assert "\n" not in str(caught.value)

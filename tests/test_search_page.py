@@ -1,0 +1,301 @@
+"""The search page, served by a real server and driven by a real browser; and what attackers and unlucky users send."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from aiohttp import web
+
+from experiment.searching import Searcher, explaining_row
+from experiment.serving import LONGEST_QUERY, SearchService, application
+from explain import explain
+from serve import serve
+from tests.browser import OpenPage
+from tests.explained_rows import HOSTILE, HOSTILE_TEXT, Explained
+from user_error import UserError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SCRIPT = "<script>alert('query')</script> brakes"
+
+
+class Server(NamedTuple):
+    address: str
+    service: SearchService
+
+    def ask(self, body: Any, kind: str = "application/json", host: str | None = None) -> tuple[int, Any]:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"Content-Type": kind, **({"Host": host} if host else {})}
+        request = urllib.request.Request(f"{self.address}search", data, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    def search(self, query: str, ranker: str = "nn_model1_exp") -> tuple[int, Any]:
+        return self.ask({"query": query, "ranker": ranker})
+
+
+@pytest.fixture(scope="module")
+def server(explained_rows: Explained) -> Iterator[Server]:
+    data = explained_rows.place.opened()
+    out = explained_rows.place.work / "out"
+    rows = [explaining_row(name, data, out, 1) for name in ("nn_model1_exp", "model1_word")]
+    service = SearchService(Searcher(data), rows, top=5)
+    service.warm_up()
+    loop, started, addresses = asyncio.new_event_loop(), threading.Event(), []
+
+    async def start() -> None:
+        runner = web.AppRunner(application(service, "small & <b>", frozenset({"127.0.0.1"})), access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        addresses.append(runner.addresses[0][1])
+        started.set()
+
+    def run() -> None:
+        loop.run_until_complete(start())
+        loop.run_forever()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert started.wait(30)
+    yield Server(f"http://127.0.0.1:{addresses[0]}/", service)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+
+
+# --- the server
+
+
+def test_an_answer_is_what_explain_says(server: Server, explained_rows: Explained) -> None:
+    _, text = explained_rows.query(1)
+    status, found = server.search(text)
+    assert status == 200 and found["candidates"] > 0 and found["milliseconds"] > 0
+    same = explain(explained_rows.command("--model", "nn_model1_exp", "--query", text, "--top", "5", "--json"))
+    assert [hit["document"] for hit in found["right"]] == [one.document for one in same]
+    assert [hit["score"] for hit in found["right"]] == pytest.approx([one.score for one in same], rel=1e-8)
+    first = explain(explained_rows.command("--model", "bm25_lemm", "--query", text, "--top", "5", "--json"))
+    assert [hit["document"] for hit in found["left"]] == [one.document for one in first]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status", "says"),
+    [
+        ({"query": "x" * 10_000, "ranker": "model1_word"}, "application/json", 400, "characters; this one has 10,000"),
+        ({"query": " \n", "ranker": "model1_word"}, "application/json", 400, "Type a query."),
+        ({"query": "brakes", "ranker": "bert"}, "application/json", 400, "no such ranker"),
+        ({"query": ["brakes"], "ranker": "model1_word"}, "application/json", 400, "Type a query."),
+        ({"query": "brakes", "ranker": ["model1_word"]}, "application/json", 400, "no such ranker"),
+        ([1, 2], "application/json", 400, "needs a query and a ranker"),
+        (b"{", "application/json", 400, "needs a query and a ranker"),
+        (b"[" * 50_000, "application/json", 400, "needs a query and a ranker"),
+        (b"\xff\xfe", "application/json", 400, "needs a query and a ranker"),
+        ({"query": "brakes", "ranker": "model1_word"}, "text/plain", 400, "as JSON"),
+        (b" " * 100_000, "application/json", 413, "at most 2,000 characters"),
+    ],
+)  # fmt: skip
+def test_a_bad_request_is_answered_by_a_sentence(server: Server, body: Any, kind: str, status: int, says: str) -> None:
+    found, answer = server.ask(body, kind)
+    assert found == status and says in answer["error"] and answer["error"].endswith(".")
+
+
+def test_half_a_character_and_control_characters_are_searched_for(server: Server) -> None:
+    assert server.ask(b'{"query": "brakes \\ud800 \\u0000 \\u001b[2J", "ranker": "model1_word"}')[0] == 200
+
+
+def test_who_comes_by_another_name_gets_nothing(server: Server) -> None:
+    status, answer = server.ask({"query": "brakes", "ranker": "model1_word"}, host="evil.example")
+    assert status == 403 and "not known by that name" in answer["error"]
+
+
+def test_the_page_may_load_nothing_from_elsewhere(server: Server) -> None:
+    with urllib.request.urlopen(server.address) as answer:
+        policy, page = answer.headers["Content-Security-Policy"], answer.read().decode()
+    assert "default-src 'none'" in policy and "connect-src 'self'" in policy and "script-src 'sha256-" in policy
+    assert "Search small &amp; &lt;b&gt;" in page
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"{server.address}etc/passwd")
+
+
+def test_many_clients_at_once_get_their_own_answers(server: Server, explained_rows: Explained) -> None:
+    queries = explained_rows.place.opened().prepared.query_sets["test"].texts[:20]
+    alone = [server.search(query)[1]["right"][0]["document"] for query in queries]
+    with ThreadPoolExecutor(8) as clients:
+        together = list(clients.map(server.search, queries * 4))
+    assert [found["right"][0]["document"] for _, found in together] == alone * 4
+    assert all(hit["query"] == query for query, (_, found) in zip(queries * 4, together, strict=True)
+               for hit in found["right"])  # fmt: skip
+
+
+def test_a_failure_is_a_sentence_and_the_next_query_is_answered(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("inside <of the server>")
+
+    monkeypatch.setattr(server.service, "answer", broken)
+    status, answer = server.search("brakes")
+    assert status == 500 and "could not be answered" in answer["error"] and "inside" not in answer["error"]
+    monkeypatch.undo()
+    assert server.search("brakes")[0] == 200
+
+
+def test_serve_says_in_one_line_what_is_wrong(explained_rows: Explained, server: Server) -> None:
+    port = server.address.rstrip("/").rsplit(":", 1)[1]
+    for arguments, message in (
+        (["--model", "model1_word"], "serve.py takes --models"),
+        (["--port", "70000"], "--port 70000: must be"),
+        (["--top", "0"], "--top 0: must be"),
+        (["--models", "bert_vanilla_short"], "its score is no sum over words"),
+        (["--models", "model1_word", "--port", port], f"--port {port}: .*choose another"),
+    ):
+        with pytest.raises(UserError, match=message):
+            serve(explained_rows.command(*arguments))
+    with pytest.raises(UserError, match="no Model 1 ranker is trained"):
+        serve(explained_rows.place.command("nothing"))
+
+
+# --- the page
+
+
+@pytest.fixture
+def opened(server: Server, browser_page: OpenPage) -> OpenPage:
+    browser_page.page.on("dialog", lambda dialog: pytest.fail(f"a script ran: {dialog.message}"))
+    browser_page.page.goto(server.address)
+    return browser_page
+
+
+def search(page: Any, query: str) -> None:
+    page.fill("#query", query)
+    page.wait_for_function(
+        "query => document.querySelector('#status').textContent.includes('ms') && "
+        "document.querySelector('#right .hit') && new URL(location.href).searchParams.get('q') === query",
+        arg=query,
+    )
+
+
+def shares(card: Any) -> list[float]:
+    return [float(mark.get_attribute("data-share")) for mark in card.locator("mark").all()]
+
+
+def test_search_and_hover_light_up_the_evidence(opened: OpenPage, server: Server) -> None:
+    page = opened.page
+    search(page, "repair of the car motor in Ashford")
+    assert page.locator("#left .hit").count() == page.locator("#right .hit").count() == 5
+    assert page.locator("#right-title").text_content() == "nn_model1_exp"
+    card = page.locator("#right .hit").first
+    found = server.search("repair of the car motor in Ashford")[1]["right"][0]["features"][-1]
+    for place, word in enumerate(found["query_words"]):
+        card.locator(".words button").nth(place).hover()
+        wanted = sorted((share for _, share in word["rests_on"]), reverse=True)
+        lit = sorted((share for share in shares(card) if share > 0), reverse=True)
+        assert lit == pytest.approx(wanted, abs=1e-4)
+    page.mouse.move(0, 0)
+    assert max(shares(card)) > 0  # all words together again
+    mark = card.locator("mark").first
+    mark.hover()
+    assert card.locator(".words button.lit").count() >= 1 and "%" in mark.get_attribute("title")
+    card.locator("select").select_option("1")  # BM25's part of the same score
+    assert card.locator("mark").count() >= 1
+    card.locator("summary").click()
+    assert card.locator("table.shares tbody tr").count() == card.locator(".words button").count()
+    assert not opened.errors and all(url.startswith((server.address, "data:")) for url in opened.requests)
+
+
+def test_the_keyboard_is_enough(opened: OpenPage) -> None:
+    page = opened.page
+    page.keyboard.type("brakes of Abbott")  # the query has the focus
+    page.wait_for_selector("#right .hit")
+    page.locator("h1").click()
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "query"
+    card = page.locator("#left .hit").first
+    card.locator(".words button").first.focus()
+    page.keyboard.press("Enter")
+    assert card.locator(".words button").first.get_attribute("aria-pressed") == "true"
+    assert not opened.errors
+
+
+def test_script_like_text_stays_text(opened: OpenPage) -> None:
+    page = opened.page
+    search(page, SCRIPT)
+    assert page.locator("script").count() == 1 and page.locator("#left img").count() == 0
+    search(page, "<img src=x onerror=alert(1)> Abbott brakes gearbox document script alert")
+    card = page.locator(".hit", has=page.locator(".id", has_text=HOSTILE)).first
+    assert card.locator(".text").text_content() == HOSTILE_TEXT
+    assert "script" in [one.text_content() for one in card.locator("mark").all()]
+    assert page.locator("#columns img, #columns script").count() == 0 and not opened.errors
+
+
+def test_200_rapid_queries_end_with_the_answer_to_the_last(opened: OpenPage, server: Server) -> None:
+    page = opened.page
+    page.evaluate(
+        """async () => {
+            const query = document.querySelector('#query'), form = document.querySelector('#form');
+            for (let i = 0; i < 200; i++) {
+                query.value = `brakes number ${i}`;
+                form.requestSubmit();
+                if (i % 10 === 0) await new Promise((done) => setTimeout(done, 5));
+            }
+        }"""
+    )
+    page.wait_for_function("() => document.querySelector('#status').textContent.includes('ms')")
+    chips = page.locator("#right .hit").first.locator(".words button").all_text_contents()
+    assert chips[2].startswith("199") and not opened.errors
+    assert server.search("brakes")[0] == 200
+
+
+def test_a_query_of_10_000_characters_is_answered_by_a_sentence(opened: OpenPage) -> None:
+    page = opened.page
+    page.fill("#query", "brakes " * 1429)
+    page.wait_for_selector("#status.wrong")
+    assert f"at most {LONGEST_QUERY:,} characters; this one has 10,003" in page.locator("#status").text_content()
+    search(page, "brakes")
+    assert page.locator("#status.wrong").count() == 0
+    opened.errors[:] = [error for error in opened.errors if "400" not in error]  # the browser's own line about it
+    assert not opened.errors
+
+
+def test_a_server_that_has_gone_is_a_sentence(opened: OpenPage) -> None:
+    page = opened.page
+    page.route("**/search", lambda route: route.abort())
+    page.fill("#query", "brakes")
+    page.wait_for_selector("#status.wrong")
+    assert "does not answer" in page.locator("#status").text_content()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "dark")])
+def test_it_can_be_read_on_a_phone_and_in_the_dark(browser: Any, server: Server, width: int, scheme: str) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 740}, color_scheme=scheme)
+    page = context.new_page()
+    page.goto(f"{server.address}?q=brakes&ranker=model1_word")
+    page.wait_for_selector("#right .hit")
+    assert page.locator("#right-title").text_content() == "model1_word"
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    red = int(ground.split("(")[1].split(",")[0])
+    assert (red < 60) == (scheme == "dark")
+    context.close()
+
+
+def test_the_page_of_explain_needs_no_server(explained_rows: Explained, browser_page: OpenPage, tmp_path: Path) -> None:
+    file = tmp_path / "why.html"
+    arguments = ["--model", "bert_model1_full", "--query", SCRIPT, "--doc", HOSTILE, "--html", str(file)]
+    explain(explained_rows.command(*arguments))
+    browser_page.page.on("dialog", lambda dialog: pytest.fail(f"a script ran: {dialog.message}"))
+    page = browser_page.open(file)
+    assert page.locator("h1").text_content() == SCRIPT
+    card = page.locator(".hit")
+    assert card.locator(".text").text_content() == HOSTILE_TEXT
+    card.locator(".words button").first.hover()
+    assert max(shares(card)) > 0 and not browser_page.errors
+    assert all(url.startswith(("file:", "data:")) for url in browser_page.requests)
