@@ -111,7 +111,8 @@ class EncoderPretraining(L.Callback):
         if not len(pairs.held_out):
             raise UserError("--model.pretrain: the collection is too small: no text can be held out to measure it on")
         spans = pairs.order(0)[: self.settings.sequences]
-        module = TargetPretraining(pretraining_network(self.backbone, self.settings.seed), self.settings)
+        network, new = pretraining_network(self.backbone, self.settings.seed)
+        module = TargetPretraining(network, self.settings, new=new)
         callbacks = [
             EpochReport("pretrain", "pretrain/loss", "a sequence"),
             *last_checkpoints(self.checkpoints, self.checkpoint_steps),

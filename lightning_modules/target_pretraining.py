@@ -2,7 +2,9 @@
 
 Masked language modelling with next-sentence prediction (section "Training Models" of the paper; Devlin et al., "BERT",
 2019). The loss is the mean cross entropy of the hidden pieces plus that of the next-sentence label. Hidden pieces alone
-go through the wide output layer: 15% of the positions.
+go through the wide output layer: 15% of the positions. Heads that an encoder does not bring along (one that was made for
+sentence vectors has none) start at random and learn at NEW_HEADS times the rate; otherwise they would be noise for most
+of a short training.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ from lightning_modules.chunk_encoder import ATTENTION, FLAG
 from lightning_modules.neural_ranker import rate_factor
 from packaged_encoder import encoder_folder, fetched
 from user_error import UserError, require
+
+
+NEW_HEADS = 10.0
 
 
 class PretrainingSettings(NamedTuple):
@@ -57,11 +62,14 @@ class TargetPretraining(L.LightningModule):
         network: a `BertForPreTraining`.
         settings: rate, warm-up, seed.
         frozen: the heads alone learn; what the pretraining of the encoder is measured against.
+        new: names of the weights of `network` that start at random.
     """
 
-    def __init__(self, network: nn.Module, settings: PretrainingSettings, frozen: bool = False) -> None:
+    def __init__(
+        self, network: nn.Module, settings: PretrainingSettings, frozen: bool = False, new: frozenset[str] = frozenset()
+    ) -> None:
         super().__init__()
-        self.network, self.settings = network, settings
+        self.network, self.settings, self.new = network, settings, new
         if frozen:
             encoder: Any = network.bert
             encoder.requires_grad_(False)
@@ -105,15 +113,20 @@ class TargetPretraining(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         settings = self.settings
-        learning = [one for one in self.parameters() if one.requires_grad]
-        optimizer = torch.optim.AdamW(learning, settings.learning_rate, weight_decay=settings.weight_decay)
+        weights = [(name, one) for name, one in self.network.named_parameters() if one.requires_grad]
+        known, new = ([one for name, one in weights if (name in self.new) is wanted] for wanted in (False, True))
+        groups = [{"params": known, "lr": settings.learning_rate}]
+        if new:
+            groups.append({"params": new, "lr": NEW_HEADS * settings.learning_rate})
+        optimizer = torch.optim.AdamW(groups, weight_decay=settings.weight_decay)
         total = int(self.trainer.estimated_stepping_batches)
         rate = LambdaLR(optimizer, lambda step: rate_factor(step, total, total, settings.warmup, 1.0))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 
 
-def pretraining_network(name: str, seed: int) -> nn.Module:
-    """`BertForPreTraining` with the weights of the encoder `name`; heads that it does not have start at random."""
+def pretraining_network(name: str, seed: int) -> tuple[nn.Module, frozenset[str]]:
+    """`BertForPreTraining` with the weights of the encoder `name`; and the names of those that it does not have, which
+    start at random."""
     from transformers import AutoConfig, BertForPreTraining
 
     kind = fetched(FLAG, name, AutoConfig.from_pretrained).model_type
@@ -125,8 +138,9 @@ def pretraining_network(name: str, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         options: dict[str, Any] = {"attn_implementation": ATTENTION, "dtype": torch.float32}
-        network = fetched(FLAG, name, lambda place: BertForPreTraining.from_pretrained(place, **options))
-    return network.train()  # loaded for evaluation: without dropout
+        options["output_loading_info"] = True
+        network, loaded = fetched(FLAG, name, lambda place: BertForPreTraining.from_pretrained(place, **options))
+    return network.train(), frozenset(loaded["missing_keys"])  # loaded for evaluation: without dropout
 
 
 def save_encoder(module: TargetPretraining, name: str, folder: Any) -> None:
