@@ -39,11 +39,11 @@ def explain(argv: Sequence[str]) -> list[Explanation]:
 
     options: list[tuple[str, dict[str, Any]]] = [
         ("--query", {"type": str, "default": "", "help": "words to search for"}),
-        ("--doc", {"type": str | None, "default": None, "help": "id of one document to explain"}),
-        ("--against", {"type": str | None, "default": None, "help": "id of a document to compare with"}),
+        ("--doc", {"type": str, "default": "", "help": "id of one document to explain"}),
+        ("--against", {"type": str, "default": "", "help": "id of a document to compare with"}),
         ("--top", {"type": int, "default": 3, "help": "documents that are explained"}),
         ("--pieces", {"action": "store_true", "help": "word pieces, not put together to words"}),
-        ("--html", {"type": str | None, "default": None, "help": "write an interactive page to this file"}),
+        ("--html", {"type": str, "default": "", "help": "write an interactive page to this file"}),
         ("--json", {"action": "store_true", "help": "print everything as JSON"}),
     ]
     parsed, built = parse_data(resolved, "Show why a ranker puts a document where it is.", options)

@@ -24,6 +24,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,25 +73,22 @@ def ask(connection: http.client.HTTPConnection, query: str, ranker: str) -> Answ
     waited = 1000 * (time.perf_counter() - began)
     found = json.loads(content)
     if answer.status != 200:
-        sys.exit(f"benchmarks/serve.py: {found['error']}")
+        raise RuntimeError(found["error"])
     return Answered(waited, found["milliseconds"], found["candidates"])
 
 
 def measured(port: int, queries: Sequence[str], clients: int, ranker: str) -> tuple[list[Answered], float]:
     """All answers, and the seconds that they took together."""
-    answers: list[Answered] = []
 
-    def client(number: int) -> None:
+    def client(number: int) -> list[Answered]:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        answers.extend([ask(connection, query, ranker) for query in queries[number::clients]])
+        answers = [ask(connection, query, ranker) for query in queries[number::clients]]
         connection.close()
+        return answers
 
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
     began = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(clients) as pool:
+        answers = [one for some in pool.map(client, range(clients)) for one in some]
     return answers, time.perf_counter() - began
 
 
@@ -106,6 +104,8 @@ def main() -> None:
     server, port = started(arguments)
     try:
         counts = [int(one) for one in arguments.clients.split(",")]
+        if len(texts) < WARM_UP + len(counts) * arguments.queries:
+            sys.exit(f"benchmarks/serve.py: there are {len(texts):,} test queries: give a smaller --queries")
         measured(port, texts[:WARM_UP], 1, arguments.ranker)
         print(f"{arguments.ranker} on {arguments.data}, {arguments.queries} queries that are asked once")
         print(f"{'clients':>7} {'p50 ms':>8} {'p99 ms':>8} {'server p50':>11} {'server p99':>11} {'per second':>11}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from datamodules.analysis import (
+    MOST_STRINGS,
     SPACY_FIELDS,
     AnalysisSettings,
     SpacyAnalyser,
@@ -36,6 +37,8 @@ class _PlacedWords(SpacyAnalyser):
     """The same rule as `analyse`, for one text, token by token."""
 
     def spans(self, text: str, field: str) -> list[TokenSpan]:
+        if len(self._nlp.vocab.strings) > MOST_STRINGS:  # as in `analyse`: it never forgets a string
+            self._nlp = self._fresh_pipeline()
         document = self._nlp.tokenizer(text) if self._lookup is not None else self._nlp(text)
         stop, found = stop_words(), []
         for token in document:

@@ -4,6 +4,8 @@
 // with textContent: whatever a query or a document says, it stays text.
 
 const evidenceView = (() => {
+  const LISTED = 5; // document words of a query word in the table
+  const LEAST = 0.01; // a smaller part of what a query word rests on is not listed
   const element = (name, className, text) => {
     const made = document.createElement(name);
     if (className) made.className = className;
@@ -19,6 +21,7 @@ const evidenceView = (() => {
   function textOf(explanation, feature, lit) {
     const box = element("p", "text");
     box.tabIndex = 0;
+    box.setAttribute("role", "region");
     box.setAttribute("aria-label", "text of the document");
     const text = characters(explanation.text);
     const used = new Map(); // number of a document word -> what rests on it
@@ -34,6 +37,7 @@ const evidenceView = (() => {
     let at = 0;
     for (const number of numbers) {
       const [start, stop] = feature.document_words[number];
+      if (start < at) continue; // a character of several pieces: it is there already
       box.append(text.slice(at, start).join(""));
       if (chunks.has(number)) box.append(element("span", "chunk", `chunk ${chunks.get(number)}`));
       if (used.has(number)) {
@@ -91,9 +95,12 @@ const evidenceView = (() => {
         const said = text.slice(start, stop).join("").toLowerCase();
         shares.set(said, (shares.get(said) ?? 0) + share);
       }
-      const parts = [...shares].sort((a, b) => b[1] - a[1]).slice(0, 5).map(([said, share]) => `${said} ${percent(share)}`);
-      if (word.smoothing >= 0.005) parts.push(`(the collection ${percent(word.smoothing)})`);
-      if (word.floor >= 0.005) parts.push(`(the floor ${percent(word.floor)})`);
+      const best = [...shares].sort((a, b) => b[1] - a[1]);
+      const parts = best.slice(0, LISTED).map(([said, share]) => `${said} ${percent(share)}`);
+      const others = best.slice(LISTED).reduce((sum, [, share]) => sum + share, word.others);
+      for (const [name, share] of [["other words", others], ["the collection", word.smoothing], ["the floor", word.floor]]) {
+        if (share >= LEAST) parts.push(`(${name} ${percent(share)})`);
+      }
       const row = body.insertRow();
       row.append(element("td", "", word.word));
       row.append(element("td", "number", (feature.kind === "model1" ? word.log_score : word.value).toFixed(3)));
@@ -113,7 +120,7 @@ const evidenceView = (() => {
           const all = [...shares.values()].reduce((sum, one) => sum + one, 0);
           const share = shown === null ? Math.min(1, all) : shares.get(shown) ?? 0;
           mark.dataset.share = share.toFixed(4);
-          mark.style.setProperty("--share", Math.sqrt(share).toFixed(4)); // a tenth is to be seen
+          mark.style.setProperty("--share", (shown === null ? share : Math.sqrt(share)).toFixed(4)); // of one word a tenth is seen
         }
       },
       pin(place) {

@@ -12,13 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from unicodedata import category
 
 import numpy as np
 
 from lexical.evidence import Evidence, TokenSpan
+from user_error import UserError
 
 TOLERANCE = 2e-6  # between a score, summed in 32 bits, and the sum of its parts, for a score of about 1
-LEAST_SHARE = 0.002  # of a query word; smaller parts are summed as "other words"
+ROUNDING = 2.0**-24  # further, for each document token
+MOST_PLACES = 300  # document words of one query word that JSON lists: the strongest
+LEAST_SHARE = 0.05  # of the strongest one's share; smaller ones are summed as "others", below 1 in 500 at the least
+SMALL = 0.002
 CONTINUES = "##"  # what a word piece that is no beginning of a word begins with
 
 
@@ -40,7 +45,7 @@ class Explanation(NamedTuple):
     query: str
     document: str  # id
     text: str
-    score: float  # of the row: to the last digit what a run file has
+    score: float  # of the row, as the ranker computes it
     features: tuple[Feature, ...]
     rank: int | None = None  # among the candidates; None where it is none of them
 
@@ -48,9 +53,10 @@ class Explanation(NamedTuple):
         """Itself, if the parts add up to the score."""
         parts = [(feature.value, feature.evidence.score) for feature in self.features]
         parts.append((self.score, sum(feature.weight * feature.evidence.score for feature in self.features)))
+        longest = max(feature.evidence.shares.shape[1] for feature in self.features)
         for score, summed in parts:
-            if not abs(score - summed) <= TOLERANCE * max(1.0, abs(score)):
-                raise ValueError(f"{self.document}: the parts of the score {score} sum to {summed}")
+            if not abs(score - summed) <= TOLERANCE * max(1.0, abs(score)) + ROUNDING * longest:
+                raise UserError(f"{self.document}: the parts of the score {score} sum to {summed}")
         return self
 
     @property
@@ -87,7 +93,7 @@ class FeatureView(NamedTuple):
     unread_query: list[Word]  # behind what the ranker reads
     document: list[Word]
     unread_from: int | None  # character of the text from which on it is not read
-    chunks: list[int]  # numbers of the document words that a chunk begins with, but the first
+    chunks: list[int]  # numbers of the document words that a chunk begins with (or in), but the first
 
 
 class WordShare(NamedTuple):
@@ -102,14 +108,20 @@ def words_of(spans: Sequence[TokenSpan], text: str, pieces: bool = False) -> lis
     """Tokens as words; with `pieces` each token is its own."""
     found: list[Word] = []
     for number, span in enumerate(spans):
-        joined = span.token.startswith(CONTINUES) and found and found[-1].end == span.start and not pieces
+        joined = span.token.startswith(CONTINUES) and found and not pieces and _touch(text, found[-1].end, span.start)
         if joined:
             last = found[-1]
-            found[-1] = Word(text[last.start : span.end], last.start, span.end, last.first, number + 1)
+            end = max(last.end, span.end)  # a character may be several pieces
+            found[-1] = Word(text[last.start : end], last.start, end, last.first, number + 1)
         else:
             shown = span.token if pieces else text[span.start : span.end]
             found.append(Word(shown, span.start, span.end, number, number + 1))
     return found
+
+
+def _touch(text: str, end: int, start: int) -> bool:
+    """Nothing lies between but what a tokenizer leaves out of words: marks and characters without width."""
+    return all(category(character)[0] in "MC" for character in text[end:start])
 
 
 def feature_view(feature: Feature, query: str, text: str, pieces: bool = False) -> FeatureView:
@@ -126,7 +138,7 @@ def feature_view(feature: Feature, query: str, text: str, pieces: bool = False) 
         rests = (by_word[mine].mean(axis=0), float(parts.smoothing[mine].mean()), float(parts.floor[mine].mean()))
         views.append(QueryWord(word, value, value * evidence.normaliser, *rests))
     unread = feature.document[d_read].start if d_read < len(feature.document) else None
-    starts = [int(np.searchsorted(edges, one)) for one in evidence.chunks[1:]]
+    starts = [int(np.searchsorted(edges, one, side="right")) - 1 for one in evidence.chunks[1:]]
     return FeatureView(views, words_of(feature.query[q_read:], query, pieces), document_words, unread, starts)
 
 
@@ -178,7 +190,7 @@ def differences(one: Explanation, other: Explanation) -> list[Difference]:
 
 
 def as_json(explanation: Explanation, pieces: bool = False) -> dict[str, Any]:
-    """All of it in plain types. Fractions below `LEAST_SHARE` are left out of `rests_on` and summed in `others`."""
+    """All of it in plain types; small fractions are left out of `rests_on` and summed in `others`."""
     return {
         "model": explanation.model,
         "query": explanation.query,
@@ -194,7 +206,7 @@ def _feature_json(explanation: Explanation, feature: Feature, pieces: bool) -> d
     view = feature_view(feature, explanation.query, explanation.text, pieces)
     words = []
     for one in view.query:
-        kept = np.flatnonzero(one.fractions >= LEAST_SHARE)
+        kept = _kept(one.fractions)
         others = max(0.0, float(one.fractions.sum() - one.fractions[kept].sum()))
         words.append(
             {
@@ -220,6 +232,13 @@ def _feature_json(explanation: Explanation, feature: Feature, pieces: bool) -> d
         "unread_from": view.unread_from,
         "chunks": view.chunks,
     }
+
+
+def _kept(fractions: np.ndarray) -> np.ndarray:
+    """Numbers of the document words that are listed, in the order of the text."""
+    least = min(SMALL, LEAST_SHARE * float(fractions.max(initial=0.0)))
+    strongest_first = np.argsort(-fractions, kind="stable")[:MOST_PLACES]
+    return np.sort(strongest_first[(fractions[strongest_first] >= least) & (fractions[strongest_first] > 0)])
 
 
 def _rounded(value: float, digits: int = 9) -> float:

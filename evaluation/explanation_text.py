@@ -26,7 +26,7 @@ from evaluation.explanation import (
 SHADES = ("grey70", "yellow3", "bold yellow1", "bold black on yellow3")  # of a document word, by how much rests on it
 STEPS = (0.02, 0.1, 0.35)  # of the query's words
 SNIPPET = 420  # characters of a document that are shown
-LEAST = 0.01  # a smaller part of a query word is not listed
+LEAST = 0.01  # a smaller part of what a query word rests on is not listed
 
 
 def show(explanations: list[Explanation], console: Console, pieces: bool = False, whole: bool = False) -> None:
@@ -79,11 +79,12 @@ def _table(feature: Feature, view: FeatureView) -> Table:
     table.columns[1].justify = "right"
     for word in view.query:
         rests = Text()
-        for one in strongest(view, word):
-            if one.share >= LEAST:
-                times = f" x{one.times}" if one.times > 1 else ""
-                rests.append(f"{_plain(one.text)}{times}").append(f" {100 * one.share:.0f}%   ", "dim")
-        for name, share in (("the collection", word.smoothing), ("the floor", word.floor)):
+        shares = [one for one in strongest(view, word) if one.share >= LEAST]
+        for one in shares:
+            times = f" x{one.times}" if one.times > 1 else ""
+            rests.append(f"{_plain(one.text)}{times}").append(f" {100 * one.share:.0f}%   ", "dim")
+        others = float(word.fractions.sum()) - sum(one.share for one in shares)
+        for name, share in (("other words", others), ("the collection", word.smoothing), ("the floor", word.floor)):
             if share >= LEAST:
                 rests.append(name, "italic dim").append(f" {100 * share:.0f}%   ", "dim")
         value = word.log_score if model1 else word.value

@@ -11,6 +11,11 @@
     status.classList.toggle("wrong", wrong);
   }
 
+  function fail(text) {
+    columns.hidden = true; // what is there belongs to another query
+    say(text, true);
+  }
+
   function moved(hit, others) {
     const before = others.get(hit.document);
     if (before === undefined) return "not among the first of BM25";
@@ -21,6 +26,7 @@
   function show(found) {
     const ranks = new Map(found.left.map((hit) => [hit.document, hit.rank]));
     byId("right-title").textContent = found.ranker;
+    columns.dataset.query = found.query;
     for (const side of ["left", "right"]) {
       const cards = found[side].map((hit) => {
         const card = evidenceView.card(hit);
@@ -58,9 +64,9 @@
       const found = await answer.json();
       if (waiting !== mine) return;
       if (answer.ok) show(found);
-      else say(found.error, true);
+      else fail(found.error);
     } catch (error) {
-      if (error.name !== "AbortError") say("The server does not answer; is serve.py still running?", true);
+      if (error.name !== "AbortError") fail("The server does not answer; is serve.py still running?");
     } finally {
       if (waiting === mine) waiting = null;
     }
@@ -71,7 +77,11 @@
     address.search = "";
     if (query.trim() && query.length <= LONGEST_ADDRESS) address.searchParams.set("q", query);
     address.searchParams.set("ranker", ranker.value);
-    history.replaceState(null, "", address);
+    try {
+      history.replaceState(null, "", address);
+    } catch {
+      // some browsers allow few changes a minute: the address is a convenience
+    }
   }
 
   input.addEventListener("input", () => {

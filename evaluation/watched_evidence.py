@@ -40,8 +40,9 @@ def word_rows(watched: Sequence[WatchedQuery], step: int, epoch: int) -> list[li
 
 def rests_on(view: FeatureView, word: QueryWord) -> str:
     """The strongest document words of a query word, such as "sort 61%, order 12%"."""
-    shares = [(one.text, one.share) for one in strongest(view, word)]
-    shares += [("(the collection)", word.smoothing), ("(the floor)", word.floor)]
+    shares = [(one.text, one.share) for one in strongest(view, word) if one.share >= LEAST]
+    others = float(word.fractions.sum()) - sum(share for _, share in shares)
+    shares += [("(other words)", others), ("(the collection)", word.smoothing), ("(the floor)", word.floor)]
     return ", ".join(f"{name} {100 * share:.0f}%" for name, share in shares if share >= LEAST) or "nothing"
 
 

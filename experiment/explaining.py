@@ -15,13 +15,12 @@ from evaluation.explanation import Explanation
 from evaluation.explanation_page import explanation_page, explanations_json
 from evaluation.explanation_text import show, show_difference
 from experiment.folders import write_text
-from experiment.searching import Hits, Query, Row, Searcher, explaining_row
+from experiment.searching import LONGEST_QUERY, Hits, Query, Row, Searcher, explaining_row
 from experiment.training import quiet_lightning
 from terminal import say
 from user_error import UserError, require
 
 MOST = 100  # documents that are explained at once
-LONGEST_QUERY = 10_000  # characters
 
 
 def explain_query(model: str, parsed: Namespace, built: Namespace) -> list[Explanation]:
@@ -31,7 +30,7 @@ def explain_query(model: str, parsed: Namespace, built: Namespace) -> list[Expla
         raise UserError("--query: give the words of a query")
     if len(parsed.query) > LONGEST_QUERY:
         raise UserError(f"--query: {len(parsed.query):,} characters; {LONGEST_QUERY:,} at the most")
-    if parsed.against is not None and parsed.against == parsed.doc:
+    if parsed.against and parsed.against == parsed.doc:
         raise UserError("--against: give another document than --doc")
     quiet_lightning()
     data: RetrievalData = built.data
@@ -39,40 +38,41 @@ def explain_query(model: str, parsed: Namespace, built: Namespace) -> list[Expla
     searcher = Searcher(data)
     query = searcher.query(parsed.query, row.ranker.field)
     found = explained(searcher, row, query, parsed.top, parsed.doc, parsed.against)
-    compared = parsed.against is not None
-    if parsed.html is not None:
+    compared = bool(parsed.against)
+    if parsed.html:
         content = explanations_json(found, data.name, parsed.pieces, compared)
         write_text(Path(parsed.html).expanduser(), explanation_page(content))
         say(f"written: {parsed.html}")
     if parsed.json:
-        json.dump(explanations_json(found, data.name, parsed.pieces, compared), sys.stdout, indent=1)
+        content = explanations_json(found, data.name, parsed.pieces, compared)
+        json.dump(content, sys.stdout, indent=1, allow_nan=False)
         print()
-    elif parsed.html is None:
+    elif not parsed.html:
         console = Console(highlight=False)
-        show(found, console, parsed.pieces, whole=parsed.doc is not None)
+        show(found, console, parsed.pieces, whole=bool(parsed.doc))
         if compared:
             show_difference(found[0], found[1], console)
     return found
 
 
 def explained(
-    searcher: Searcher, row: Row, query: Query, top: int, document: str | None, against: str | None
+    searcher: Searcher, row: Row, query: Query, top: int, document: str = "", against: str = ""
 ) -> list[Explanation]:
     """The best documents, or the named ones with their ranks where they are among the candidates."""
-    named = [(flag, one) for flag, one in (("--doc", document), ("--against", against)) if one is not None]
+    named = [(flag, one) for flag, one in (("--doc", document), ("--against", against)) if one]
     wanted = [searcher.document_row(*one) for one in named]
     candidates = searcher.candidates(row, query)
-    if document is None and not len(candidates):
+    if not document and not len(candidates):
         both = ": name both documents, --doc and --against" if against else ""
         raise UserError(f"no document has a word of this query{both}")
     ranked = searcher.rank(row, query, candidates)
     if not wanted:
-        return searcher.explain(row, query, ranked, top)
-    if document is None:
+        return list(searcher.explain(row, query, ranked, top))
+    if not document:
         wanted = [int(ranked.documents[0]), *wanted]
         if wanted[0] == wanted[1]:
             raise UserError(f"--against: {against} is itself the best document: name another")
-    found = []
+    found: list[Explanation] = []
     for one in wanted:
         hits, rank = _one(searcher, row, query, ranked, one)
         found += searcher.explain(row, query, hits, 1, rank)

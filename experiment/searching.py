@@ -1,11 +1,15 @@
 """Queries that nobody has prepared: retrieved by BM25, ranked by trained rankers, and explained.
 
 The way of a query is that of the query sets (`datamodules.preparation`, `experiment.reranking`): the same tokens, the
-same index, the same fusion. A query text of a query set gets the scores of its run file.
+same index, the same fusion. A query text of a query set gets the scores of its run file: to the last digit where a
+table or BM25 scores; networks round a little differently in batches of other sizes, on other devices and in other
+precisions.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -29,9 +33,11 @@ from lexical.ranking import ranking_order
 from lexical.retrieval import RetrievalIndex
 from lightning_modules.bm25 import BM25
 from lightning_modules.ranker import Ranker
+from terminal import say
 from user_error import UserError
 
 FIRST_STAGE = "bm25_lemm"
+LONGEST_QUERY = 2_000  # characters: evidence is a number for each query and document token
 
 
 class Row(NamedTuple):
@@ -66,6 +72,9 @@ class Searcher:
         self.first_field = self.prepared.settings.first_stage_field
         self._tokenisers: dict[str, QueryTokeniser] = {}
         self._finders: dict[str, SpanFinder] = {}
+        settings = self.prepared.settings
+        if settings.candidates is not None or settings.first_stage != "bm25":
+            say("documents are found by BM25 here, not by the first stage that this data was prepared with")
 
     @cached_property
     def index(self) -> RetrievalIndex:
@@ -81,6 +90,7 @@ class Searcher:
 
     def query(self, text: str, *fields: str) -> Query:
         """The text analysed for the first stage and for other fields."""
+        text = re.sub("[\ud800-\udfff]", "\ufffd", text)  # half a character is no text
         return Query(text, {field: self._tokens(text, field) for field in {self.first_field, *fields}})
 
     def _tokens(self, text: str, field: str) -> np.ndarray:
@@ -95,9 +105,9 @@ class Searcher:
         return self.index.top(tokens, depth, 1, id_order=self.id_order)[0].values
 
     def candidates(self, row: Row, query: Query) -> np.ndarray:
-        """As many as the row is measured with."""
-        sampled = SAMPLES[TEST_CPU].depth if row.ranker.sampled else row.ranker.rerank_depth
-        return self.retrieve(query, min(row.ranker.rerank_depth, sampled))
+        """BM25's best documents, as many as the row is measured with."""
+        depth = min(row.ranker.rerank_depth, self.prepared.settings.depth)
+        return self.retrieve(query, min(depth, SAMPLES[TEST_CPU].depth) if row.ranker.sampled else depth)
 
     def rank(self, row: Row, query: Query, documents: np.ndarray) -> Hits:
         """The documents by the row's score, ties by id."""
@@ -123,42 +133,38 @@ class Searcher:
 
     # --- explanations
 
-    def explain(self, row: Row, query: Query, hits: Hits, most: int, first_rank: int = 1) -> list[Explanation]:
-        """The first `most` hits, each with the parts of its score."""
-        documents = hits.documents[:most]
-        ranker = row.ranker
-        batch = self.batch(query, ranker.field, documents, ranker.reads_texts)
-        own = ranker.evidence(batch)
-        pairs = self.batch(query, self.first_field, documents).pairs()
-        parameters = self.prepared.first_stage_parameters
-        ids = self.prepared.collection.ids(documents).to_pylist()
-        found = []
-        for number, (name, document, (tokens, words)) in enumerate(zip(ids, documents, pairs, strict=True)):
-            text = self.prepared.collection.text(document)
-            mine = float(hits.alone[number])
-            features = []
+    def explain(self, row: Row, query: Query, hits: Hits, most: int, first_rank: int = 1) -> Iterator[Explanation]:
+        """The first `most` hits, each with the parts of its score; one by one, as evidence takes memory."""
+        ids = self.prepared.collection.ids(hits.documents[:most]).to_pylist()
+        for number, (name, document) in enumerate(zip(ids, hits.documents[:most], strict=True)):
+            text, alone = self.prepared.collection.text(document), np.array([document])
+            ranker, features = row.ranker, []
             if row.weights is not None:
+                ((tokens, words),) = self.batch(query, self.first_field, alone).pairs()
                 forward = self.prepared.field(self.first_field).forward
-                bm25 = bm25_evidence(forward, tokens, words, parameters)
+                bm25 = bm25_evidence(forward, tokens, words, self.prepared.first_stage_parameters)
                 value = float(hits.first_stage[number])
                 features.append(self._feature(FIRST_STAGE, row.weights[0], value, bm25, self.first_field, query, text))
+            (own,) = ranker.evidence(self.batch(query, ranker.field, alone, ranker.reads_texts))
             weight, label = (1.0, row.name) if row.weights is None else (row.weights[1], f"{row.name} (alone)")
-            features.append(self._feature(label, weight, mine, own[number], ranker.field, query, text))
-            score = float(hits.scores[number])
-            rank = first_rank + number if first_rank else None
-            found.append(Explanation(row.name, query.text, name, text, score, tuple(features), rank).checked())
-        return found
+            value = float(hits.alone[number])
+            features.append(self._feature(label, weight, value, own, ranker.field, query, text))
+            rank, score = first_rank + number if first_rank else None, float(hits.scores[number])
+            yield Explanation(row.name, query.text, name, text, score, tuple(features), rank).checked()
 
     def explain_alone(self, row: Row, query: Query, documents: np.ndarray) -> list[Explanation]:
         """The documents in this order, each with the parts of the ranker's own score; nothing is fused or ranked."""
         alone = self._alone(row.ranker, query, documents)
         hits = Hits(documents, alone, np.zeros_like(alone), alone)
-        return self.explain(row._replace(weights=None), query, hits, len(documents), first_rank=0)
+        return list(self.explain(row._replace(weights=None), query, hits, len(documents), first_rank=0))
 
     def _feature(
         self, name: str, weight: float, value: float, evidence: Evidence, field: str, query: Query, text: str
     ) -> Feature:
-        return Feature(name, weight, value, evidence, self.spans(query.text, field), self.spans(text, field))
+        spans = self.spans(query.text, field), self.spans(text, field)
+        if any(len(one) < read for one, read in zip(spans, evidence.shares.shape, strict=True)):
+            raise ValueError(f"the field {field} has other tokens than the text: prepare the data again")
+        return Feature(name, weight, value, evidence, *spans)
 
     @lru_cache(maxsize=256)  # noqa: B019 - a searcher lives as long as the program; the same documents come again
     def spans(self, text: str, field: str) -> list[TokenSpan]:
@@ -168,7 +174,7 @@ class Searcher:
         return self._finders[field].spans(text)
 
     def document_row(self, flag: str, document: str) -> int:
-        row = int(self.prepared.collection.rows([document])[0])
+        row = int(self.prepared.collection.rows([document.encode(errors="replace").decode()])[0])
         if row < 0:
             raise UserError(f"{flag}: there is no document {document!r} in {self.data.name}")
         return row
@@ -182,14 +188,13 @@ def load_row(name: str, data: RetrievalData, output_dir: str | Path, seed: int) 
     if name not in trained:
         there = f"trained are: {', '.join(trained)}" if trained else "nothing is trained yet"
         raise UserError(f"{name!r} is not trained on {data.name} ({there}): python train.py --model {name}")
-    if seed not in trained[name]:
-        if len(trained[name]) > 1 or seed != 1:
-            seeds = ", ".join(map(str, trained[name]))
-            raise UserError(f"--seed {seed}: {name} is trained with the seeds {seeds}")
-        seed = trained[name][0]
-    folder = RunFolder.of(output_dir, data.name, name, seed)
+    found = seed if seed in trained[name] else trained[name][0]
+    folder = RunFolder.of(output_dir, data.name, name, found)
     data.prepare_data()
     ranker = load_ranker(folder, name, data)
+    if found != seed and ranker.random:  # others live in seed-1, whatever the seed
+        seeds = ", ".join(map(str, trained[name]))
+        raise UserError(f"--seed {seed}: {name} is trained with the seeds {seeds}")
     check_trained_on(folder, name, data)
     weights = fusion_weights(folder) if ranker.fused else None
     return Row(name, ranker, None if weights is None else (weights[0], weights[1]))

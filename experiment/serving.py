@@ -12,15 +12,15 @@ import hashlib
 import html
 import json
 import logging
-import re
 import signal
 import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import web
 from jsonargparse import Namespace
@@ -29,15 +29,16 @@ from datamodules.retrieval_data import RetrievalData
 from evaluation.explanation import as_json
 from evaluation.page_template import filled, page_part
 from experiment.folders import trained_models
-from experiment.searching import Row, Searcher, explaining_row
+from experiment.searching import LONGEST_QUERY, Row, Searcher, explaining_row, load_row
 from experiment.training import quiet_lightning
+from lightning_modules.bm25 import BM25
 from terminal import say
 from user_error import UserError, require
 
-LONGEST_QUERY = 2_000  # characters
 MOST_RESULTS = 50  # documents of each side
 MOST_WAITING = 64  # queries
 LARGEST_BODY = 1 << 16  # bytes of a request
+SLOWEST = 10  # seconds that a request may take to arrive
 PREFERRED = ("nn_model1_exp", "model1_bwps", "model1_word", "nn_model1")  # the first that is trained is shown first
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -48,7 +49,6 @@ class SearchService:
     def __init__(self, searcher: Searcher, rows: Sequence[Row], top: int = 10) -> None:
         self.searcher, self.rows, self.top = searcher, {row.name: row for row in rows}, top
         self.first_stage = searcher.first_stage()
-        self.fields = tuple({row.ranker.field for row in rows})
 
     def warm_up(self) -> None:
         """Files mapped, kernels compiled: the first user does not wait for it."""
@@ -66,7 +66,7 @@ class SearchService:
             hits = searcher.rank(one, query, candidates)
             found[side] = [as_json(each) for each in searcher.explain(one, query, hits, self.top)]
         took = 1000 * (time.perf_counter() - started)
-        return {"ranker": name, "candidates": len(candidates), "milliseconds": round(took, 2), **found}
+        return {"query": text, "ranker": name, "candidates": len(candidates), "milliseconds": round(took, 2), **found}
 
 
 def search_page(service: SearchService, data: str) -> tuple[str, str]:
@@ -89,8 +89,27 @@ def search_page(service: SearchService, data: str) -> tuple[str, str]:
     return filled(page_part("search_page.html"), parts), policy
 
 
-def application(service: SearchService, data: str, hosts: frozenset[str]) -> web.Application:
-    """The web application; `hosts` are the names that it may be reached by."""
+class KnownHosts(NamedTuple):
+    """The names that a server may be reached by."""
+
+    names: frozenset[str]
+    addresses: bool  # also by any address in numbers, to which no foreign name can be made to point
+
+    @classmethod
+    def of(cls, host: str) -> KnownHosts:
+        return cls(frozenset({"localhost", "127.0.0.1", "::1", host.lower()}), host in ("0.0.0.0", "::"))
+
+    def know(self, host: str) -> bool:
+        if host.lower() in self.names:
+            return True
+        try:
+            return self.addresses and bool(ip_address(host))
+        except ValueError:
+            return False
+
+
+def application(service: SearchService, data: str, hosts: KnownHosts) -> web.Application:
+    """The web application."""
     page, policy = search_page(service, data)
     searching = ThreadPoolExecutor(1, "search")
     waiting = 0
@@ -115,10 +134,12 @@ def application(service: SearchService, data: str, hosts: frozenset[str]) -> web
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if (request.url.host or "").lower() not in hosts:
-            return _sentence("This server is not known by that name; start it with --host.", 403)
         try:
+            if not hosts.know(request.url.host or ""):
+                return _sentence("This server is not known by that name; start it with --host.", 403)
             answer = await handler(request)
+        except TimeoutError:
+            answer = _sentence("The request took too long to arrive.", 408)
         except web.HTTPRequestEntityTooLarge:
             answer = _sentence(f"A query has at most {LONGEST_QUERY:,} characters.", 413)
         except web.HTTPException as error:
@@ -137,7 +158,7 @@ def application(service: SearchService, data: str, hosts: frozenset[str]) -> web
     async def end(_: web.Application) -> None:
         searching.shutdown(wait=False, cancel_futures=True)
 
-    app.on_cleanup.append(end)
+    app.on_shutdown.append(end)  # before the server waits for what is under way: what has not begun will not begin
     return app
 
 
@@ -146,9 +167,11 @@ async def _asked(request: web.Request, service: SearchService) -> tuple[str, str
     if request.content_type != "application/json":  # what a page of another origin may send without asking is not
         return "A search is asked for as JSON."
     try:
-        content = json.loads(await request.text())
+        async with asyncio.timeout(SLOWEST):
+            text = await request.text()
+        content = json.loads(text)
         query, ranker = content["query"], content["ranker"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return "A search needs a query and a ranker."
     if not isinstance(query, str) or not query.strip():
         return "Type a query."
@@ -156,7 +179,7 @@ async def _asked(request: web.Request, service: SearchService) -> tuple[str, str
         return f"A query has at most {LONGEST_QUERY:,} characters; this one has {len(query):,}."
     if ranker not in service.rows if isinstance(ranker, str) else True:
         return "There is no such ranker on this page."
-    return re.sub("[\ud800-\udfff]", "\ufffd", query), ranker  # half a character is no text
+    return query, ranker
 
 
 def _sentence(text: str, status: int) -> web.Response:
@@ -165,6 +188,7 @@ def _sentence(text: str, status: int) -> web.Response:
 
 def serve_search(parsed: Namespace, built: Namespace) -> None:
     """Loads the rankers and serves until it is interrupted."""
+    require(bool(parsed.host), "--host", repr(parsed.host), "an address or a name, such as 127.0.0.1")
     require(0 <= parsed.port < 65536, "--port", parsed.port, "from 0 (a free one) to 65535")
     require(1 <= parsed.top <= MOST_RESULTS, "--top", parsed.top, f"from 1 to {MOST_RESULTS}")
     quiet_lightning()
@@ -173,9 +197,9 @@ def serve_search(parsed: Namespace, built: Namespace) -> None:
     service = SearchService(Searcher(data), rows, parsed.top)
     say("warming up")
     service.warm_up()
-    hosts = frozenset({"localhost", "127.0.0.1", "::1", parsed.host.lower()})
+    app = application(service, data.name, KnownHosts.of(parsed.host))
     try:
-        asyncio.run(_serve(application(service, data.name, hosts), parsed.host, parsed.port))
+        asyncio.run(_serve(app, parsed.host, parsed.port))
     except OSError as error:
         raise UserError(
             f"--host {parsed.host} --port {parsed.port}: {error.strerror or error}; choose another"
@@ -183,20 +207,33 @@ def serve_search(parsed: Namespace, built: Namespace) -> None:
 
 
 def _rows(parsed: Namespace, data: RetrievalData) -> list[Row]:
-    """Named rankers, or all quick ones that are trained and can be explained, the preferred one first."""
-    trained = list(trained_models(Path(parsed.output_dir).expanduser() / data.name))
+    """Named rankers; or all that are trained, can be explained and are quick, the preferred ones first."""
     if parsed.models is not None:
         return [explaining_row(name, data, parsed.output_dir, parsed.seed) for name in parsed.models.split(",")]
-    wanted = [name for name in PREFERRED if name in trained]
-    if not wanted:
+    trained = trained_models(Path(parsed.output_dir).expanduser() / data.name)
+    rows = []
+    for name in sorted(trained, key=lambda one: PREFERRED.index(one) if one in PREFERRED else len(PREFERRED)):
+        try:
+            row = load_row(name, data, parsed.output_dir, parsed.seed)
+        except UserError as error:  # one that is damaged or of other data does not keep the others away
+            say(f"left out: {error}")
+            continue
+        if row.ranker.explains and not row.ranker.slow and not isinstance(row.ranker, BM25):
+            rows.append(row)
+    if not rows:
         raise UserError(
             f"no Model 1 ranker is trained on {data.name} in {parsed.output_dir}: python train.py --model model1_bwps"
         )
-    return [explaining_row(name, data, parsed.output_dir, parsed.seed) for name in wanted]
+    return rows
+
+
+def search_runner(app: web.Application) -> web.AppRunner:
+    """A query whose client has gone is not begun; what is under way at the end is waited for a second."""
+    return web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
 
 
 async def _serve(app: web.Application, host: str, port: int) -> None:
-    runner = web.AppRunner(app, access_log=None)
+    runner = search_runner(app)
     await runner.setup()
     site = web.TCPSite(runner, host, port)
     await site.start()
@@ -209,5 +246,7 @@ async def _serve(app: web.Application, host: str, port: int) -> None:
     for one in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(one, ended.set)
     await ended.wait()
+    for one in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().remove_signal_handler(one)  # a second Ctrl-C ends it at once
     await runner.cleanup()
     say("the search page has ended")

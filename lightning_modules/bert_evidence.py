@@ -29,7 +29,7 @@ def bert_evidence(ranker: BertRanker, batch: RankingBatch) -> list[Evidence]:
         read = encoded.query_mask.shape[1], encoded.document_mask.shape[1]
         whole = np.zeros(read)
         whole[q, d] = translation
-        lengths = chunk_lengths(int(batch.sequences.lengths()[document]), ranker.limits)
+        lengths = chunk_lengths(len(batch.sequences.row(document)), ranker.limits)
         chunks = tuple(int(one) for one in np.cumsum([0, *lengths[:-1]]))
         found.append(model1_evidence(whole, np.zeros(read[0]), head.floor, 1, chunks))
     return found

@@ -2,9 +2,9 @@
 
 Masked language modelling with next-sentence prediction (section "Training Models" of the paper; Devlin et al., "BERT",
 2019). The loss is the mean cross entropy of the hidden pieces plus that of the next-sentence label. Hidden pieces alone
-go through the wide output layer: 15% of the positions. Heads that an encoder does not bring along (one that was made for
-sentence vectors has none) start at random and learn at NEW_HEADS times the rate; otherwise they would be noise for most
-of a short training.
+go through the wide output layer: 15% of the positions. Heads that an encoder does not bring along (one for sentence
+vectors has none) start at random and learn at NEW_HEADS times the rate; otherwise they would be noise for most of a
+short training.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from lightning_modules.chunk_encoder import ATTENTION, FLAG
 from lightning_modules.neural_ranker import rate_factor
 from packaged_encoder import encoder_folder, fetched
 from user_error import UserError, require
-
 
 NEW_HEADS = 10.0
 

@@ -8,10 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation.explanation import Explanation
+from evaluate import evaluate
+from evaluation.explanation import Explanation, feature_view
 from explain import explain
 from lexical.trec_run import read_run
 from tests.explained_rows import HOSTILE, ROWS, Explained
+from tests.training_place import Place
+from train import train
 from user_error import UserError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -80,7 +83,9 @@ def test_pieces_and_page(explained_rows: Explained, tmp_path: Path, capsys: pyte
         (["--query", "x"], "say which ranker: --model NAME"),
         (["--model", "model1_bwps"], "say what is searched for: --query"),
         (["--model", "model1_bwps", "--query", " "], "--query: give the words"),
-        (["--model", "model1_bwps", "--query", "x" * 10_001], "10,001 characters; 10,000 at the most"),
+        (["--model", "model1_bwps", "--query", "x" * 10_000], "10,000 characters; 2,000 at the most"),
+        (["--model", "model1_bwps", "--query", "brakes", "--doc", "null"], "--doc: there is no document 'null'"),
+        (["--model", "model1_bwps", "--query", "brakes", "--doc", "\udce9"], "--doc: there is no document"),
         (["--model", "model1_bwps", "--query", "zzz qqq"], "no document has a word of this query"),
         (["--model", "model1_bwps", "--query", "brakes", "--doc", "nowhere"], "--doc: there is no document 'nowhere'"),
         (["--model", "model1_bwps", "--query", "brakes", "--doc", "a", "--against", "a"], "give another document"),
@@ -88,10 +93,48 @@ def test_pieces_and_page(explained_rows: Explained, tmp_path: Path, capsys: pyte
         (["--model", "bert_vanilla_short", "--query", "brakes"], "its score is no sum over words"),
         (["--model", "model1_embed", "--query", "brakes"], "'model1_embed' is not trained on .*: python train.py"),
         (["--model", "modell", "--query", "brakes"], "there is no ranker 'modell'; known are"),
-        (["--model", "model1_bwps", "--query", "brakes", "--seed", "7"], "--seed 7: model1_bwps is trained with"),
+        (["--model", "nn_model1", "--query", "brakes", "--seed", "7"], "--seed 7: nn_model1 is trained with"),
     ],
 )
 def test_a_mistake_gets_one_clear_line(explained_rows: Explained, arguments: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         explain(explained_rows.command(*arguments))
     assert "\n" not in str(caught.value)
+
+
+def test_half_a_character_is_searched_for_and_rows_without_seeds_take_any(explained_rows: Explained) -> None:
+    command = explained_rows.command("--model", "model1_bwps", "--query", "caf\udce9 brakes", "--seed", "7", "--json")
+    assert len(explain(command)) == 3
+
+
+def test_a_page_goes_into_a_new_folder_and_not_into_a_file(explained_rows: Explained, tmp_path: Path) -> None:
+    arguments = ["--model", "model1_bwps", "--query", "brakes", "--html"]
+    explain(explained_rows.command(*arguments, str(tmp_path / "new" / "why.html")))
+    assert (tmp_path / "new" / "why.html").is_file()
+    with pytest.raises(OSError, match=r"why\.html"):  # run_script makes one line of it
+        explain(explained_rows.command(*arguments, str(tmp_path / "new" / "why.html" / "why.html")))
+
+
+@pytest.mark.parametrize("setting", ["max_doc_tokens", "expansion"])
+def test_cut_and_expanded_documents_add_up_too(
+    explained_rows: Explained, tmp_path: Path, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And with fewer candidates than the ranker would take, the best documents are those of the run file."""
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    lines = tmp_path / "expansion.tsv"
+    documents = explained_rows.place.opened().prepared.collection.ids(np.arange(30)).to_pylist()
+    lines.write_text("".join(f"{one}\tgearbox repair motor number {i}\n" for i, one in enumerate(documents)))
+    value = {"max_doc_tokens": "9", "expansion": str(lines)}[setting]
+    place = Place(explained_rows.place.path, explained_rows.place.work)
+    same = place.command(setting, f"--data.{setting}", value, "--data.depth", "7")
+    train(["--model", "model1_bwps", *same])
+    evaluate(["--models", "model1_bwps", *same])
+    run = read_run(place.folder(setting, "model1_bwps").run("test", alone=False))
+    query, text = explained_rows.query(0)
+    found = explain(["--model", "model1_bwps", "--query", text, "--top", "7", "--json", *same])
+    documents, scores = run[query]
+    assert [one.document for one in found] == documents
+    assert [str(np.float32(one.score)) for one in found] == [str(np.float32(one)) for one in scores]
+    if setting == "max_doc_tokens":
+        view = feature_view(found[0].main, text, found[0].text)
+        assert found[0].main.evidence.shares.shape[1] == 9 and view.unread_from is not None

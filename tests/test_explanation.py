@@ -24,6 +24,7 @@ from evaluation.explanation import (
 from evaluation.explanation_page import explanation_page, explanations_json
 from evaluation.explanation_text import show, show_difference
 from lexical.evidence import Evidence, TokenSpan, model1_evidence
+from user_error import UserError
 
 # query: sort list      pieces: sor ##t list
 # text:  Sorting a <b>list  pieces: sort ##ing a list
@@ -52,6 +53,27 @@ def test_pieces_are_put_together_to_words_as_they_stand_in_the_text() -> None:
     assert [word.text for word in words_of(D_SPANS, TEXT, pieces=True)] == ["sort", "##ing", "a", "list"]
     apart = [TokenSpan("un", 0, 2), TokenSpan("##do", 3, 5)]  # "un do": what does not touch is no word
     assert [word.text for word in words_of(apart, "un do")] == ["un", "do"]
+
+
+def test_pieces_of_one_character_and_around_marks_are_one_word() -> None:
+    """The packaged tokenizer takes Korean letters apart, and leaves soft hyphens out."""
+    korean = [TokenSpan("ᄒ", 0, 1), TokenSpan("##ᅡ", 0, 1), TokenSpan("##ᆫ", 0, 1), TokenSpan("##ᄀ", 1, 2)]
+    assert [word.text for word in words_of(korean, "한국")] == ["한국"]
+    hyphen = [TokenSpan("soft", 0, 4), TokenSpan("##ly", 5, 7)]
+    assert [word.text for word in words_of(hyphen, "soft\u00adly")] == ["soft\u00adly"]
+
+
+def test_small_shares_of_a_long_document_are_not_lost() -> None:
+    spans = [TokenSpan("list", 5 * place, 5 * place + 4) for place in range(600)]
+    text = "list " * 600
+    own = model1_evidence(np.full((1, 600), 0.5), np.zeros(1), 1e-8, 1)
+    feature = Feature("m", 1.0, own.score, own, [TokenSpan("list", 0, 4)], spans)
+    explanation = Explanation("m", "list", "d", text, own.score, (feature,)).checked()
+    (word,) = as_json(explanation)["features"][0]["query_words"]
+    assert len(word["rests_on"]) == 300 and word["others"] == pytest.approx(0.5)  # the half of 600 equal places
+    view = feature_view(explanation.main, "list", text)
+    (found,) = strongest(view, view.query[0])
+    assert found.times == 600 and found.share == pytest.approx(1.0)
 
 
 def test_a_word_s_value_is_the_sum_of_its_pieces_and_its_evidence_their_mean() -> None:
@@ -84,11 +106,14 @@ def test_what_is_not_read_is_said_and_chunks_are_shown() -> None:
     feature = Feature("bert_model1_full", 1.0, own.score, own, spans[:2], spans)
     view = feature_view(feature, "a b", "a b c")
     assert (view.unread_from, view.chunks, [word.text for word in view.unread_query]) == (4, [1], ["b"])
+    joined = [TokenSpan("a", 0, 1), TokenSpan("##b", 1, 2)]  # a chunk may begin inside of the last word
+    view = feature_view(feature._replace(document=joined), "a b", "ab")
+    assert view.chunks == [0] and len(view.document) == 1
 
 
 def test_parts_that_do_not_add_up_are_refused() -> None:
     explanation = explained()
-    with pytest.raises(ValueError, match=r"d1: the parts of the score .* sum to"):
+    with pytest.raises(UserError, match=r"d1: the parts of the score .* sum to"):
         explanation._replace(score=explanation.score + 1e-4).checked()
     assert explanation._replace(score=float(np.float32(explanation.score))).checked()
 

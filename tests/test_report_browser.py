@@ -182,6 +182,7 @@ PICTURE = TranslationPicture(
             [WordTranslations(0.05, [Translation("edge", 0.8)]), WordTranslations(0.2, [Translation(HOSTILE, 0.2)])],
         ),
     ],
+    least_documents=20,
 )  # fmt: skip
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
+import signal
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -16,7 +19,7 @@ import pytest
 from aiohttp import web
 
 from experiment.searching import Searcher, explaining_row
-from experiment.serving import LONGEST_QUERY, SearchService, application
+from experiment.serving import LONGEST_QUERY, MOST_WAITING, KnownHosts, SearchService, application, search_runner
 from explain import explain
 from serve import serve
 from tests.browser import OpenPage
@@ -55,7 +58,7 @@ def server(explained_rows: Explained) -> Iterator[Server]:
     loop, started, addresses = asyncio.new_event_loop(), threading.Event(), []
 
     async def start() -> None:
-        runner = web.AppRunner(application(service, "small & <b>", frozenset({"127.0.0.1"})), access_log=None)
+        runner = search_runner(application(service, "small & <b>", KnownHosts.of("127.0.0.1")))
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         addresses.append(runner.addresses[0][1])
@@ -99,6 +102,7 @@ def test_an_answer_is_what_explain_says(server: Server, explained_rows: Explaine
         (b"{", "application/json", 400, "needs a query and a ranker"),
         (b"[" * 50_000, "application/json", 400, "needs a query and a ranker"),
         (b"\xff\xfe", "application/json", 400, "needs a query and a ranker"),
+        (b"{}", "application/json; charset=foo", 400, "needs a query and a ranker"),
         ({"query": "brakes", "ranker": "model1_word"}, "text/plain", 400, "as JSON"),
         (b" " * 100_000, "application/json", 413, "at most 2,000 characters"),
     ],
@@ -113,8 +117,48 @@ def test_half_a_character_and_control_characters_are_searched_for(server: Server
 
 
 def test_who_comes_by_another_name_gets_nothing(server: Server) -> None:
-    status, answer = server.ask({"query": "brakes", "ranker": "model1_word"}, host="evil.example")
-    assert status == 403 and "not known by that name" in answer["error"]
+    for host in ("evil.example", "192.168.1.5"):
+        status, answer = server.ask({"query": "brakes", "ranker": "model1_word"}, host=host)
+        assert status == 403 and "not known by that name" in answer["error"]
+    assert server.ask({"query": "brakes", "ranker": "model1_word"}, host="a:99999")[0] in (400, 403, 500)
+
+
+def test_who_listens_everywhere_is_reached_by_address_but_not_by_a_foreign_name() -> None:
+    everywhere, named = KnownHosts.of("0.0.0.0"), KnownHosts.of("search.example")
+    assert everywhere.know("192.168.1.5") and everywhere.know("fe80::1") and everywhere.know("localhost")
+    assert not everywhere.know("evil.example") and not everywhere.know("")
+    assert named.know("Search.Example") and named.know("127.0.0.1") and not named.know("192.168.1.5")
+
+
+def test_a_full_queue_is_a_sentence_and_clients_that_go_make_room(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, began = threading.Event(), threading.Event()
+    asked: list[str] = []
+
+    def slow(text: str, name: str) -> dict[str, Any]:
+        asked.append(text)
+        began.set()
+        go.wait(60)
+        return {}
+
+    monkeypatch.setattr(server.service, "answer", slow)
+    port = int(server.address.rstrip("/").rsplit(":", 1)[1])
+    waiting = [http.client.HTTPConnection("127.0.0.1", port) for _ in range(MOST_WAITING)]
+    for number, one in enumerate(waiting):
+        body = json.dumps({"query": f"number {number}", "ranker": "model1_word"})
+        one.request("POST", "/search", body, {"Content-Type": "application/json"})
+    assert began.wait(30)
+    deadline = time.monotonic() + 30
+    while (answer := server.search("one too many"))[0] != 503 and time.monotonic() < deadline:
+        pass  # the others are still on their way
+    assert answer[0] == 503 and "try again" in answer[1]["error"]
+    for one in waiting[1:]:
+        one.close()
+    time.sleep(0.5)
+    go.set()
+    assert server.search("the last")[0] == 200
+    assert len(asked) <= 3 and asked[-1] == "the last"  # nobody waits for the queries of those who have gone
 
 
 def test_the_page_may_load_nothing_from_elsewhere(server: Server) -> None:
@@ -154,6 +198,7 @@ def test_serve_says_in_one_line_what_is_wrong(explained_rows: Explained, server:
     for arguments, message in (
         (["--model", "model1_word"], "serve.py takes --models"),
         (["--port", "70000"], "--port 70000: must be"),
+        (["--host="], "--host '': must be"),
         (["--top", "0"], "--top 0: must be"),
         (["--models", "bert_vanilla_short"], "its score is no sum over words"),
         (["--models", "model1_word", "--port", port], f"--port {port}: .*choose another"),
@@ -162,6 +207,17 @@ def test_serve_says_in_one_line_what_is_wrong(explained_rows: Explained, server:
             serve(explained_rows.command(*arguments))
     with pytest.raises(UserError, match="no Model 1 ranker is trained"):
         serve(explained_rows.place.command("nothing"))
+
+
+def test_ctrl_c_ends_it(explained_rows: Explained) -> None:
+    process = explained_rows.place.process("out", "--models", "model1_word", "--port", "0", script="serve.py")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "search: http://127.0.0.1:" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=30)
+    assert process.returncode == 0 and "the search page has ended" in rest and "Traceback" not in rest
 
 
 # --- the page
@@ -176,11 +232,24 @@ def opened(server: Server, browser_page: OpenPage) -> OpenPage:
 
 def search(page: Any, query: str) -> None:
     page.fill("#query", query)
-    page.wait_for_function(
-        "query => document.querySelector('#status').textContent.includes('ms') && "
-        "document.querySelector('#right .hit') && new URL(location.href).searchParams.get('q') === query",
-        arg=query,
-    )
+    wait_for(page, query)
+
+
+def wait_for(page: Any, query: str) -> None:
+    """Until the answer to this very query is shown."""
+    page.wait_for_function("query => document.querySelector('#columns').dataset.query === query", arg=query)
+
+
+def contrast(one: str, other: str) -> float:
+    """Of two colours (#rrggbb), as WCAG 2 defines it."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
 
 
 def shares(card: Any) -> list[float]:
@@ -248,7 +317,7 @@ def test_200_rapid_queries_end_with_the_answer_to_the_last(opened: OpenPage, ser
             }
         }"""
     )
-    page.wait_for_function("() => document.querySelector('#status').textContent.includes('ms')")
+    wait_for(page, "brakes number 199")
     chips = page.locator("#right .hit").first.locator(".words button").all_text_contents()
     assert chips[2].startswith("199") and not opened.errors
     assert server.search("brakes")[0] == 200
@@ -284,6 +353,9 @@ def test_it_can_be_read_on_a_phone_and_in_the_dark(browser: Any, server: Server,
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     red = int(ground.split("(")[1].split(",")[0])
     assert (red < 60) == (scheme == "dark")
+    mark, ink = (page.evaluate(f"getComputedStyle(document.documentElement).getPropertyValue('--{name}')").strip()
+                 for name in ("mark", "ink"))  # fmt: skip
+    assert contrast(mark, ink) >= 4.5  # what is fully lit can be read
     context.close()
 
 

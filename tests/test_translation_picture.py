@@ -131,6 +131,7 @@ def test_what_the_page_gets_is_rounded_and_shortened() -> None:
                 "words": [{"itself": 0.35, "strongest": [[HOSTILE, 0.1235], ["long" * 19 + "lon…", 0.1]]}],
             }
         ],
+        "least": 1,
     }
     assert page_data(small_report())["translations"] is None
 
@@ -142,11 +143,13 @@ QUERIES = Ragged(np.array([0, 4, 7]), np.array([0, 1, 3, 4, 0, 1, -1], np.int32)
 
 
 def data_of(field: str) -> Any:
-    """Development queries in one field; another one would fail."""
+    """Development queries in one field; another one would fail. All words are in enough documents."""
     tokens = {("development", field): QUERIES}
-    fields = {field: SimpleNamespace(vocabulary=lambda: VOCABULARY)}
     query_tokens = lambda query_set, field: tokens[query_set, field]  # noqa: E731 - as short as the others
-    return SimpleNamespace(prepared=SimpleNamespace(query_tokens=query_tokens, field=fields.__getitem__))
+    forward = SimpleNamespace(document_frequency=np.ones(len(VOCABULARY) + 1, np.int64))
+    known = SimpleNamespace(vocabulary=lambda: VOCABULARY, forward=forward)
+    prepared = SimpleNamespace(query_tokens=query_tokens, field=lambda _: known, collection=range(50))
+    return SimpleNamespace(prepared=prepared)
 
 
 def write_table(folder: Path, field: str, d: str) -> SeedFolder:
