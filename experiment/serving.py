@@ -233,6 +233,9 @@ def search_runner(app: web.Application) -> web.AppRunner:
 
 
 async def _serve(app: web.Application, host: str, port: int) -> None:
+    ended = asyncio.Event()
+    for one in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(one, ended.set)
     runner = search_runner(app)
     await runner.setup()
     site = web.TCPSite(runner, host, port)
@@ -242,9 +245,6 @@ async def _serve(app: web.Application, host: str, port: int) -> None:
     say(f"search: http://{shown}:{address[1]}/ (Ctrl-C ends it)")
     if address[0] not in ("127.0.0.1", "::1"):
         say("this address can be reached from other machines; there is no password")
-    ended = asyncio.Event()
-    for one in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(one, ended.set)
     await ended.wait()
     for one in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().remove_signal_handler(one)  # a second Ctrl-C ends it at once
