@@ -1,9 +1,8 @@
 """Queries that nobody has prepared: retrieved by BM25, ranked by trained rankers, and explained.
 
 The way of a query is that of the query sets (`datamodules.preparation`, `experiment.reranking`): the same tokens, the
-same index, the same fusion. A query text of a query set gets the scores of its run file: to the last digit where a
-table or BM25 scores; networks round a little differently in batches of other sizes, on other devices and in other
-precisions.
+same index, the same fusion. A query text of a query set gets the scores of its run file: to the last digit, but for
+encoders, which round a little differently what they read together with other texts, and for runs of a GPU.
 """
 
 from __future__ import annotations

@@ -26,7 +26,12 @@ from lexical.translation_table import TranslationTable
 from lightning_modules.neural_ranker import NeuralRanker
 from lightning_modules.row_adamw import RowAdamW
 from lightning_modules.token_vectors import check_vectors, read_vectors
-from lightning_modules.translation_network import CosineTranslation, TranslationNetwork, start_as_similarity
+from lightning_modules.translation_network import (
+    ROWS_TOGETHER,
+    CosineTranslation,
+    TranslationNetwork,
+    start_as_similarity,
+)
 from terminal import say
 from user_error import UserError, require
 
@@ -198,13 +203,14 @@ class NNModel1(NeuralRanker):
     def translation_rows(self, query_tokens: np.ndarray, document_tokens: np.ndarray) -> Iterator[np.ndarray]:
         """For each query token: (document tokens,) float32 T(q|d), self-translation included.
 
-        Both ascending. The memory of a row is used again for the next one.
+        Both ascending. The memory of a row is used again for the next one. On a CPU T(q|d) does not depend on the other
+        tokens: whole groups of rows are computed, as matrix products round the rest of a group in another way.
         """
-        x_q = self.network.query(self.embed_q(torch.from_numpy(query_tokens).to(self.device)))
-        x_d = self.network.document(self.embed_d(torch.from_numpy(document_tokens).to(self.device)))
+        x_q = self.network.query(self.embed_q(torch.from_numpy(_whole_groups(query_tokens)).to(self.device)))
+        x_d = self.network.document(self.embed_d(torch.from_numpy(_whole_groups(document_tokens)).to(self.device)))
         places = np.searchsorted(document_tokens, query_tokens)
-        for token, place, row in zip(query_tokens, places, self.network.rows(x_q, x_d), strict=True):
-            translation = row.mul_(1 - self.p_self).cpu().numpy()
+        for token, place, row in zip(query_tokens, places, self.network.rows(x_q, x_d), strict=False):
+            translation = row.mul_(1 - self.p_self)[: len(document_tokens)].cpu().numpy()
             if place < len(document_tokens) and document_tokens[place] == token:
                 translation[place] = self.p_self
             yield translation
@@ -237,6 +243,12 @@ class NNModel1(NeuralRanker):
                 translation[query >= 0] = np.stack(rows)[q_place][:, d_place]
             found.append(model1_evidence(translation, np.zeros(len(query)), self.floor, len(query)))
         return found
+
+
+def _whole_groups(tokens: np.ndarray) -> np.ndarray:
+    """As many tokens as fill groups of `ROWS_TOGETHER`: the last one is repeated."""
+    missing = -len(tokens) % ROWS_TOGETHER
+    return np.concatenate([tokens, np.full(missing, tokens[-1] if len(tokens) else 0, tokens.dtype)])
 
 
 class NNModel1Cosine(NNModel1):

@@ -28,6 +28,7 @@ from lightning_modules.pair_logits import Layers, pair_logits
 
 CACHE = {"cpu": 1 << 19}  # numbers of a block of document tokens and its hidden layers: they stay in the cache
 CACHE_ELSEWHERE = 1 << 26
+ROWS_TOGETHER = 64  # kernels take rows in groups: blocks are made of whole ones
 
 
 class TokenVectors(nn.Module):
@@ -92,7 +93,8 @@ class TranslationNetwork(nn.Module):
         b2 = F.linear(b1, self.f2.weight, self.f2.bias)
         b3 = F.linear(b2, self.f3.weight, self.f3.bias)
         wide = sum(layer.in_features for layer in (self.f2, self.f3)) + x_d.shape[1]
-        size = max(1, min(CACHE.get(x_d.device.type, CACHE_ELSEWHERE) // wide, len(x_d)))
+        fitting = CACHE.get(x_d.device.type, CACHE_ELSEWHERE) // wide // ROWS_TOGETHER * ROWS_TOGETHER
+        size = max(1, min(max(ROWS_TOGETHER, fitting), len(x_d)))
         hidden1, hidden2 = x_d.new_empty(size, self.f2.in_features), x_d.new_empty(size, self.f3.in_features)
         blocks = x_d.split(size)
         row, mixed = x_d.new_empty(len(x_d)), w_d.clone()

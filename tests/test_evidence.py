@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -155,3 +156,23 @@ def test_a_changed_word_of_one_chunk_leaves_the_other_chunks_shares_alone(bert: 
 
 def test_heads_without_model1_explain_nothing() -> None:
     assert not BertRanker("vanilla").explains and BertRanker("model1").explains
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(1, 200), st.integers(1, 20), st.integers(0, 99))
+def test_a_translation_does_not_depend_on_the_other_tokens(documents: int, queries: int, seed: int) -> None:
+    """So the score of one document, explained, is to the last digit that of the run file."""
+    ranker, rng = wide_network(), np.random.default_rng(seed)
+    q, d = (np.sort(rng.choice(700, count, replace=False)) for count in (queries, documents))
+    everything = np.arange(700)
+    rows = ranker.translation_rows(everything, everything)
+    whole = {token: row.copy() for token, row in zip(everything, rows, strict=True)}
+    for token, row in zip(q, ranker.translation_rows(q, d), strict=True):
+        assert (row == whole[token][d]).all()
+
+
+@cache
+def wide_network() -> NNModel1:
+    ranker = NNModel1(embedding=48, projection=32, hidden=[32, 16], start=0.01)
+    ranker.use_vocabulary([f"w{i}" for i in range(700)])
+    return ranker.eval()
