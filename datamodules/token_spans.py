@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from spacy.attrs import IDX, LENGTH
+
 from datamodules.analysis import (
     MOST_STRINGS,
     SPACY_FIELDS,
@@ -40,13 +42,19 @@ class _PlacedWords(SpacyAnalyser):
         if len(self._nlp.vocab.strings) > MOST_STRINGS:  # as in `analyse`: it never forgets a string
             self._nlp = self._fresh_pipeline()
         document = self._nlp.tokenizer(text) if self._lookup is not None else self._nlp(text)
-        stop, found = stop_words(), []
-        for token in document:
-            word = token.lower_.replace("’", "'")
-            lemma = token.lemma_.replace("’", "'").lower() if self._lookup is None else self._lookup.get(word, word)
-            if not any(map(str.isalnum, word)):
-                continue
-            if field != "word_all" and (word in stop or (field == "lemm" and lemma in stop)):
-                continue
-            found.append(TokenSpan(lemma if field == "lemm" else word, token.idx, token.idx + len(token.text)))
+        rows = document.to_array([*self._attributes, IDX, LENGTH]).reshape(-1, len(self._attributes) + 2)
+        stop, strings = stop_words(), self._nlp.vocab.strings
+        tokens: dict[tuple[int, ...], str | None] = {}  # what the field makes of a word; None: nothing
+        found = []
+        for *attributes, start, length in rows.tolist():
+            key = tuple(attributes)
+            if key not in tokens:
+                word, *given = (strings[one].replace("’", "'") for one in key)
+                lemma = given[0].lower() if given else self._lookup.get(word, word)
+                spoken = any(map(str.isalnum, word))
+                kept = spoken and (field == "word_all" or (word not in stop and (field != "lemm" or lemma not in stop)))
+                tokens[key] = (lemma if field == "lemm" else word) if kept else None
+            token = tokens[key]
+            if token is not None:
+                found.append(TokenSpan(token, start, start + length))
         return found

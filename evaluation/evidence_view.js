@@ -148,12 +148,24 @@ const evidenceView = (() => {
     return body;
   }
 
-  function card(explanation, most = explanation.features.length) {
-    const box = element("article", "hit");
+  function headerOf(hit) {
     const header = element("header");
-    if (explanation.rank !== null) header.append(element("span", "quiet", `${explanation.rank}.`));
-    header.append(element("span", "id", explanation.document), element("span", "score", short(explanation.score)));
-    const features = explanation.features.slice(-most).reverse(); // the ranker's own first
+    if (hit.rank !== null) header.append(element("span", "quiet", `${hit.rank}.`));
+    header.append(element("span", "id", hit.document), element("span", "score", short(hit.score)));
+    return header;
+  }
+
+  // A document whose evidence is not known yet.
+  function plainCard(hit) {
+    const box = element("article", "hit");
+    box.append(headerOf(hit), element("p", "text", hit.text));
+    return box;
+  }
+
+  function card(explanation) {
+    const box = element("article", "hit");
+    const header = headerOf(explanation);
+    const features = [...explanation.features].reverse(); // the ranker's own first
     if (explanation.features.length > 1) {
       const sum = explanation.features.map((one) => `${short(one.weight)} × ${short(one.value)} ${one.name}`).join(" + ");
       header.append(element("span", "quiet", `= ${sum}`));
@@ -192,5 +204,5 @@ const evidenceView = (() => {
     return scroll;
   }
 
-  return { card, difference, element };
+  return { card, plainCard, difference, element };
 })();

@@ -24,6 +24,7 @@ ROUNDING = 2.0**-24  # further, for each document token
 MOST_PLACES = 300  # document words of one query word that JSON lists: the strongest
 LEAST_SHARE = 0.05  # of the strongest one's share; smaller ones are summed as "others", below 1 in 500 at the least
 SMALL = 0.002
+SMALLEST = 1e-5  # is written as 0
 CONTINUES = "##"  # what a word piece that is no beginning of a word begins with
 
 
@@ -129,14 +130,18 @@ def feature_view(feature: Feature, query: str, text: str, pieces: bool = False) 
     q_read, d_read = evidence.shares.shape
     query_words = words_of(feature.query[:q_read], query, pieces)
     document_words = words_of(feature.document[:d_read], text, pieces)
-    edges = np.array([word.first for word in document_words], np.int64)
+    edges, q_edges = (np.array([word.first for word in words], np.int64) for words in (document_words, query_words))
     by_word = np.add.reduceat(parts.shares, edges, axis=1) if len(edges) else np.zeros((q_read, 0))
     views = []
-    for word in query_words:
-        mine = slice(word.first, word.last)
-        value = float(evidence.values[mine].sum())
-        rests = (by_word[mine].mean(axis=0), float(parts.smoothing[mine].mean()), float(parts.floor[mine].mean()))
-        views.append(QueryWord(word, value, value * evidence.normaliser, *rests))
+    if query_words:
+        tokens = np.array([word.last - word.first for word in query_words])
+        fractions = np.add.reduceat(by_word, q_edges, axis=0) / tokens[:, None]
+        values, smoothing, floor = (
+            np.add.reduceat(one, q_edges) for one in (evidence.values, parts.smoothing, parts.floor)
+        )
+        rests = zip(fractions, (smoothing / tokens).tolist(), (floor / tokens).tolist(), strict=True)
+        for word, value, each in zip(query_words, values.tolist(), rests, strict=True):
+            views.append(QueryWord(word, value, value * evidence.normaliser, *each))
     unread = feature.document[d_read].start if d_read < len(feature.document) else None
     starts = [int(np.searchsorted(edges, one, side="right")) - 1 for one in evidence.chunks[1:]]
     return FeatureView(views, words_of(feature.query[q_read:], query, pieces), document_words, unread, starts)
@@ -207,7 +212,8 @@ def _feature_json(explanation: Explanation, feature: Feature, pieces: bool) -> d
     words = []
     for one in view.query:
         kept = _kept(one.fractions)
-        others = max(0.0, float(one.fractions.sum() - one.fractions[kept].sum()))
+        shares = one.fractions[kept]
+        others = max(0.0, float(one.fractions.sum() - shares.sum()))
         words.append(
             {
                 "word": one.word.text,
@@ -215,7 +221,7 @@ def _feature_json(explanation: Explanation, feature: Feature, pieces: bool) -> d
                 "end": one.word.end,
                 "value": _rounded(one.value),
                 "log_score": _rounded(one.log_score),
-                "rests_on": [[int(i), _rounded(float(one.fractions[i]), 4)] for i in kept],
+                "rests_on": list(zip(kept.tolist(), np.round(shares, 5).tolist(), strict=True)),
                 "others": _rounded(others, 4),
                 "smoothing": _rounded(one.smoothing, 4),
                 "floor": _rounded(one.floor, 4),
@@ -228,7 +234,7 @@ def _feature_json(explanation: Explanation, feature: Feature, pieces: bool) -> d
         "value": _rounded(feature.value),
         "query_words": words,
         "unread_query_words": [word.text for word in view.unread_query],
-        "document_words": [[word.start, word.end] for word in view.document],
+        "document_words": [word[1:3] for word in view.document],  # start, end
         "unread_from": view.unread_from,
         "chunks": view.chunks,
     }
@@ -236,9 +242,11 @@ def _feature_json(explanation: Explanation, feature: Feature, pieces: bool) -> d
 
 def _kept(fractions: np.ndarray) -> np.ndarray:
     """Numbers of the document words that are listed, in the order of the text."""
-    least = min(SMALL, LEAST_SHARE * float(fractions.max(initial=0.0)))
-    strongest_first = np.argsort(-fractions, kind="stable")[:MOST_PLACES]
-    return np.sort(strongest_first[(fractions[strongest_first] >= least) & (fractions[strongest_first] > 0)])
+    least = max(min(SMALL, LEAST_SHARE * float(fractions.max(initial=0.0))), SMALLEST)
+    kept = np.flatnonzero(fractions >= least)
+    if len(kept) > MOST_PLACES:
+        kept = np.sort(kept[np.argsort(-fractions[kept], kind="stable")[:MOST_PLACES]])
+    return kept
 
 
 def _rounded(value: float, digits: int = 9) -> float:

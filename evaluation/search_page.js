@@ -23,13 +23,12 @@
     return before > hit.rank ? `▲ from ${before}` : `▼ from ${before}`;
   }
 
-  function show(found) {
+  function show(found, cardOf) {
     const ranks = new Map(found.left.map((hit) => [hit.document, hit.rank]));
     byId("right-title").textContent = found.ranker;
-    columns.dataset.query = found.query;
     for (const side of ["left", "right"]) {
       const cards = found[side].map((hit) => {
-        const card = evidenceView.card(hit);
+        const card = cardOf(hit);
         const move = side === "right" ? moved(hit, ranks) : "";
         if (move) card.querySelector("header").append(evidenceView.element("span", "moved", move));
         return card;
@@ -37,8 +36,37 @@
       byId(side).replaceChildren(...cards);
     }
     columns.hidden = found.left.length === 0;
-    const many = `${found.candidates.toLocaleString("en")} candidate${found.candidates === 1 ? "" : "s"}`;
-    say(found.left.length ? `${many} found and ranked in ${found.milliseconds.toFixed(1)} ms` : "No document has a word of this query.");
+  }
+
+  async function ask(what, query, signal) {
+    const answer = await fetch(what, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ query, ranker: ranker.value }),
+      signal,
+    });
+    return { good: answer.ok, found: await answer.json() };
+  }
+
+  // First the rankings, then what they rest on.
+  async function answer(query, mine) {
+    for (const what of ["search", "evidence"]) {
+      const { good, found } = await ask(what, query, mine.signal);
+      if (waiting !== mine) return;
+      if (!good) {
+        fail(found.error);
+        return;
+      }
+      if (what === "search") {
+        show(found, evidenceView.plainCard);
+        const many = `${found.candidates.toLocaleString("en")} candidate${found.candidates === 1 ? "" : "s"}`;
+        const took = `${many} found and ranked in ${found.milliseconds.toFixed(1)} ms`;
+        say(found.left.length ? took : "No document has a word of this query.");
+      } else {
+        show(found, evidenceView.card);
+        columns.dataset.query = found.query;
+      }
+    }
   }
 
   async function search() {
@@ -55,16 +83,7 @@
     const mine = new AbortController();
     waiting = mine;
     try {
-      const answer = await fetch("search", {
-        method: "POST",
-        headers: { "Content-Type": "application/json" },
-        body: JSON.stringify({ query, ranker: ranker.value }),
-        signal: mine.signal,
-      });
-      const found = await answer.json();
-      if (waiting !== mine) return;
-      if (answer.ok) show(found);
-      else fail(found.error);
+      await answer(query, mine);
     } catch (error) {
       if (error.name !== "AbortError") fail("The server does not answer; is serve.py still running?");
     } finally {

@@ -1,8 +1,11 @@
 """The search page: a query, BM25 beside a trained ranker, and the evidence of both. The body of serve.py.
 
-One thread searches: a query takes milliseconds, and numba's kernels want the cores for themselves. Others wait in a
-queue that has an end. The page asks nobody but this server, and the server answers nobody who reached it by another
-name (a page elsewhere that has its own name point here).
+The page asks twice: for the rankings, which take a few milliseconds, and for their evidence, which is many words.
+
+One thread searches and one explains: nobody's rankings wait for somebody's evidence. The kernels are used by one of
+them at a time; they want the cores for themselves. Queries wait in queues that have an end. The page asks nobody but
+this server, and the server answers nobody who reached it by another name (a page elsewhere that has its own name point
+here).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 from aiohttp import web
@@ -29,7 +33,7 @@ from datamodules.retrieval_data import RetrievalData
 from evaluation.explanation import as_json
 from evaluation.page_template import filled, page_part
 from experiment.folders import trained_models
-from experiment.searching import LONGEST_QUERY, Row, Searcher, explaining_row, load_row
+from experiment.searching import LONGEST_QUERY, Hits, Query, Row, Searcher, explaining_row, load_row
 from experiment.training import quiet_lightning
 from lightning_modules.bm25 import BM25
 from terminal import say
@@ -37,6 +41,7 @@ from user_error import UserError, require
 
 MOST_RESULTS = 50  # documents of each side
 MOST_WAITING = 64  # queries
+BEGINNING = 600  # characters of a document that are shown before its evidence is there
 LARGEST_BODY = 1 << 16  # bytes of a request
 SLOWEST = 10  # seconds that a request may take to arrive
 PREFERRED = ("nn_model1_exp", "model1_bwps", "model1_word", "nn_model1")  # the first that is trained is shown first
@@ -44,29 +49,53 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class SearchService:
-    """Rankers that answer queries, one query at a time."""
+    """Rankers that answer queries; two threads may ask, each for its own kind of answer."""
 
     def __init__(self, searcher: Searcher, rows: Sequence[Row], top: int = 10) -> None:
         self.searcher, self.rows, self.top = searcher, {row.name: row for row in rows}, top
         self.first_stage = searcher.first_stage()
+        self._ranking = Lock()
 
     def warm_up(self) -> None:
         """Files mapped, kernels compiled: the first user does not wait for it."""
         for name in self.rows:
-            self.answer("return the value of a function", name)
+            for ask in (self.search, self.evidence):
+                ask("return the value of a function", name)
 
-    def answer(self, text: str, name: str) -> dict[str, Any]:
-        """Both rankings of a query with their evidence, in plain types."""
+    def search(self, text: str, name: str) -> dict[str, Any]:
+        """Both rankings of a query, in plain types: what a user sees at once."""
         started = time.perf_counter()
-        row, searcher = self.rows[name], self.searcher
-        query = searcher.query(text, row.ranker.field)
-        candidates = searcher.candidates(row, query)
-        found = {}
-        for side, one in (("left", self.first_stage), ("right", row)):
-            hits = searcher.rank(one, query, candidates)
-            found[side] = [as_json(each) for each in searcher.explain(one, query, hits, self.top)]
+        _, ranked = self._ranked(text, name)
         took = 1000 * (time.perf_counter() - started)
-        return {"query": text, "ranker": name, "candidates": len(candidates), "milliseconds": round(took, 2), **found}
+        found: dict[str, Any] = {}
+        for side, (_, hits) in ranked.items():
+            documents = hits.documents[: self.top]
+            ids = self.searcher.prepared.collection.ids(documents).to_pylist()
+            texts = [self.searcher.prepared.collection.text(one)[:BEGINNING] for one in documents]
+            scores = hits.scores[: self.top].tolist()
+            found[side] = [
+                {"document": document, "rank": rank, "score": score, "text": text}
+                for rank, (document, score, text) in enumerate(zip(ids, scores, texts, strict=True), start=1)
+            ]
+        candidates = len(ranked["left"][1].documents)
+        return {"query": text, "ranker": name, "candidates": candidates, "milliseconds": round(took, 2), **found}
+
+    def evidence(self, text: str, name: str) -> dict[str, Any]:
+        """The same documents, each with its whole text and what its score rests on."""
+        query, ranked = self._ranked(text, name)
+        found = {
+            side: [as_json(one) for one in self.searcher.explain(row, query, hits, self.top)]
+            for side, (row, hits) in ranked.items()
+        }
+        return {"query": text, "ranker": name, **found}
+
+    def _ranked(self, text: str, name: str) -> tuple[Query, dict[str, tuple[Row, Hits]]]:
+        row, searcher = self.rows[name], self.searcher
+        sides = {"left": self.first_stage, "right": row}
+        with self._ranking:
+            query = searcher.query(text, row.ranker.field)
+            candidates = searcher.candidates(row, query)
+            return query, {side: (one, searcher.rank(one, query, candidates)) for side, one in sides.items()}
 
 
 def search_page(service: SearchService, data: str) -> tuple[str, str]:
@@ -111,26 +140,31 @@ class KnownHosts(NamedTuple):
 def application(service: SearchService, data: str, hosts: KnownHosts) -> web.Application:
     """The web application."""
     page, policy = search_page(service, data)
-    searching = ThreadPoolExecutor(1, "search")
-    waiting = 0
+    threads: list[ThreadPoolExecutor] = []
 
     async def home(_: web.Request) -> web.Response:
         return web.Response(text=page, content_type="text/html", headers={"Content-Security-Policy": policy})
 
-    async def search(request: web.Request) -> web.Response:
-        nonlocal waiting
-        asked = await _asked(request, service)
-        if isinstance(asked, str):
-            return _sentence(asked, 400)
-        if waiting >= MOST_WAITING:
-            return _sentence("Too many queries are waiting; try again in a moment.", 503)
-        waiting += 1
-        try:
-            loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(searching, partial(service.answer, *asked))
-        finally:
-            waiting -= 1
-        return web.json_response(found, dumps=partial(json.dumps, allow_nan=False))
+    def answered_by(ask: Callable[[str, str], dict[str, Any]]) -> Handler:
+        thread, waiting = ThreadPoolExecutor(1, ask.__name__), 0
+        threads.append(thread)
+
+        async def handler(request: web.Request) -> web.Response:
+            nonlocal waiting
+            asked = await _asked(request, service)
+            if isinstance(asked, str):
+                return _sentence(asked, 400)
+            if waiting >= MOST_WAITING:
+                return _sentence("Too many queries are waiting; try again in a moment.", 503)
+            waiting += 1
+            try:
+                loop = asyncio.get_running_loop()
+                found = await loop.run_in_executor(thread, partial(ask, *asked))
+            finally:
+                waiting -= 1
+            return web.json_response(found, dumps=partial(json.dumps, allow_nan=False))
+
+        return handler
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -153,10 +187,12 @@ def application(service: SearchService, data: str, hosts: KnownHosts) -> web.App
         return answer
 
     app = web.Application(middlewares=[guarded], client_max_size=LARGEST_BODY)
-    app.add_routes([web.get("/", home), web.post("/search", search)])
+    app.add_routes([web.get("/", home)])
+    app.add_routes([web.post(f"/{one.__name__}", answered_by(one)) for one in (service.search, service.evidence)])
 
     async def end(_: web.Application) -> None:
-        searching.shutdown(wait=False, cancel_futures=True)
+        for thread in threads:
+            thread.shutdown(wait=False, cancel_futures=True)
 
     app.on_shutdown.append(end)  # before the server waits for what is under way: what has not begun will not begin
     return app

@@ -34,18 +34,24 @@ class Server(NamedTuple):
     address: str
     service: SearchService
 
-    def ask(self, body: Any, kind: str = "application/json", host: str | None = None) -> tuple[int, Any]:
+    @property
+    def searcher(self) -> Searcher:
+        return self.service.searcher
+
+    def ask(
+        self, body: Any, kind: str = "application/json", host: str | None = None, what: str = "evidence"
+    ) -> tuple[int, Any]:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"Content-Type": kind, **({"Host": host} if host else {})}
-        request = urllib.request.Request(f"{self.address}search", data, headers)
+        request = urllib.request.Request(f"{self.address}{what}", data, headers)
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             return error.code, json.load(error)
 
-    def search(self, query: str, ranker: str = "nn_model1_exp") -> tuple[int, Any]:
-        return self.ask({"query": query, "ranker": ranker})
+    def search(self, query: str, ranker: str = "nn_model1_exp", what: str = "evidence") -> tuple[int, Any]:
+        return self.ask({"query": query, "ranker": ranker}, what=what)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +88,13 @@ def server(explained_rows: Explained) -> Iterator[Server]:
 def test_an_answer_is_what_explain_says(server: Server, explained_rows: Explained) -> None:
     _, text = explained_rows.query(1)
     status, found = server.search(text)
-    assert status == 200 and found["candidates"] > 0 and found["milliseconds"] > 0
+    assert status == 200
+    first_answer = server.search(text, what="search")[1]
+    assert first_answer["candidates"] > 0 and first_answer["milliseconds"] > 0
+    for side in ("left", "right"):
+        for before, hit in zip(first_answer[side], found[side], strict=True):
+            assert (before["document"], before["rank"]) == (hit["document"], hit["rank"])
+            assert before["score"] == pytest.approx(hit["score"], rel=1e-7) and hit["text"].startswith(before["text"])
     same = explain(explained_rows.command("--model", "nn_model1_exp", "--query", text, "--top", "5", "--json"))
     assert [hit["document"] for hit in found["right"]] == [one.document for one in same]
     assert [hit["score"] for hit in found["right"]] == pytest.approx([one.score for one in same], rel=1e-8)
@@ -136,18 +148,20 @@ def test_a_full_queue_is_a_sentence_and_clients_that_go_make_room(
     go, began = threading.Event(), threading.Event()
     asked: list[str] = []
 
-    def slow(text: str, name: str) -> dict[str, Any]:
+    real = server.searcher.query
+
+    def slow(text: str, *fields: str) -> Any:
         asked.append(text)
         began.set()
         go.wait(60)
-        return {}
+        return real(text, *fields)
 
-    monkeypatch.setattr(server.service, "answer", slow)
+    monkeypatch.setattr(server.searcher, "query", slow)
     port = int(server.address.rstrip("/").rsplit(":", 1)[1])
     waiting = [http.client.HTTPConnection("127.0.0.1", port) for _ in range(MOST_WAITING)]
     for number, one in enumerate(waiting):
         body = json.dumps({"query": f"number {number}", "ranker": "model1_word"})
-        one.request("POST", "/search", body, {"Content-Type": "application/json"})
+        one.request("POST", "/evidence", body, {"Content-Type": "application/json"})
     assert began.wait(30)
     deadline = time.monotonic() + 30
     while (answer := server.search("one too many"))[0] != 503 and time.monotonic() < deadline:
@@ -186,7 +200,7 @@ def test_a_failure_is_a_sentence_and_the_next_query_is_answered(
     def broken(*_: Any) -> None:
         raise RuntimeError("inside <of the server>")
 
-    monkeypatch.setattr(server.service, "answer", broken)
+    monkeypatch.setattr(server.searcher, "query", broken)
     status, answer = server.search("brakes")
     assert status == 500 and "could not be answered" in answer["error"] and "inside" not in answer["error"]
     monkeypatch.undo()
@@ -336,7 +350,7 @@ def test_a_query_of_10_000_characters_is_answered_by_a_sentence(opened: OpenPage
 
 def test_a_server_that_has_gone_is_a_sentence(opened: OpenPage) -> None:
     page = opened.page
-    page.route("**/search", lambda route: route.abort())
+    page.route("**/evidence", lambda route: route.abort())
     page.fill("#query", "brakes")
     page.wait_for_selector("#status.wrong")
     assert "does not answer" in page.locator("#status").text_content()
