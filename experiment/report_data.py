@@ -180,7 +180,7 @@ def translations(seeds: Mapping[str, Sequence[SeedFolder]], data: RetrievalData)
     """
     shown: list[ShownTable] = []
     fields: list[str] = []
-    least = least_documents(len(data.prepared.collection))
+    least = 1
     try:
         for kind, rows in TABLES.items():
             row = next((row for row in rows if seeds.get(row)), None)
@@ -191,6 +191,7 @@ def translations(seeds: Mapping[str, Sequence[SeedFolder]], data: RetrievalData)
             field = saved.meta.get("field")
             if field not in FIELDS:
                 raise UserError(f"{first.folder.table} does not say which field its words are of")
+            least = least_documents(len(data.prepared.collection))
             frequency = np.asarray(data.prepared.field(field).forward.document_frequency)
             if len(frequency) != len(saved.vocabulary):
                 raise UserError(f"{first.folder.table} has other words than the field {field}")
