@@ -243,14 +243,16 @@ class BertRanker(NeuralRanker):
         """The sequences of all candidates of a batch, query after query."""
         return self.inputs_of(batch, np.arange(len(batch.candidates.values)))
 
-    def inputs_of(self, batch: RankingBatch, pairs: np.ndarray) -> EncoderInputs:
-        """The sequences of some of the batch's (query, candidate) pairs."""
+    def inputs_of(self, batch: RankingBatch, pairs: np.ndarray, scored: bool = False) -> EncoderInputs:
+        """The sequences of some of the batch's (query, candidate) pairs; `scored`: each padded as if it were alone."""
         assert batch.sequences is not None
         owners = batch.candidates.row_numbers()[pairs]
         most = self.limits.chunk * self.limits.chunks
         queries = ragged([batch.queries.row(i)[: self.limits.query_pieces] for i in owners], np.int64)
         documents = ragged([batch.sequences.row(i)[:most] for i in batch.candidates.values[pairs]], np.int64)
         at_once = AT_ONCE.get(self.device.type, AT_ONCE_ELSEWHERE)
+        if scored and self.one_by_one:
+            at_once = at_once.for_scores()
         return encoder_inputs(queries, documents, self.limits, self.specials, at_once)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:  # noqa: ARG002
@@ -305,16 +307,26 @@ class BertRanker(NeuralRanker):
         return np.asarray(whole.cpu().numpy())
 
     def score(self, batch: RankingBatch, share: int = 0, shares: int = 1) -> np.ndarray:
-        """Pairs of about one length together, the longest first; 0 for the slices of other shares."""
+        """Pairs of about one length together, the longest first; 0 for the slices of other shares.
+
+        On a CPU a score does not depend on the other pairs, not in its last bit: sequences are padded each to a length
+        of its own, and the head gets one pair after the other. So an explanation has the score of the run file.
+        """
         assert batch.sequences is not None
         lengths = batch.sequences.lengths()[batch.candidates.values].clip(max=self.limits.chunk * self.limits.chunks)
         scores = np.zeros(len(lengths), np.float32)
         slices = _slices(lengths, PIECES_SCORED)[share::shares]
         with torch.no_grad():
             for pairs in track(slices, "score", total=len(slices)) if len(slices) > 1 else slices:
-                found = self(self.to_device(self.inputs_of(batch, pairs)))
-                scores[pairs] = found.float().cpu().numpy()
+                encoded = self.encoder(self.to_device(self.inputs_of(batch, pairs, scored=True)))
+                found = [self.head(one) for one in (encoded.pairs() if self.one_by_one else [encoded])]
+                scores[pairs] = torch.cat(found).float().cpu().numpy()
         return scores
+
+    @property
+    def one_by_one(self) -> bool:
+        """Other devices like to get everything at once."""
+        return self.device.type == "cpu"
 
     def evidence(self, batch: RankingBatch) -> list[Evidence]:
         return bert_evidence(self, batch)

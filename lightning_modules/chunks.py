@@ -82,6 +82,22 @@ class GroupLimits(NamedTuple):
 
     positions: int = 4096  # at the most, padding included, unless it is a single sequence
     padding: int = 256  # more than this costs more than another group would
+    own_lengths: bool = False  # a sequence is padded to `own_lengths`, not to its longest neighbour
+
+    def for_scores(self) -> GroupLimits:
+        """Groups in which what a sequence is padded to, and whether it has a mask, depends on the sequence alone.
+
+        An encoder rounds its sums by the length that it is given; so its vectors depend on the sequence alone too, on a
+        CPU to the last bit.
+        """
+        return self._replace(padding=0, own_lengths=True)
+
+
+def own_lengths(lengths: np.ndarray, positions: int) -> np.ndarray:
+    """What sequences are padded to, each by itself: a multiple of 8 up to 256, of 16 up to 512 and so on; 16 at the
+    least, as matrix products round a few rows in another way; `positions` at the most."""
+    step = 1 << np.maximum(3, np.log2(np.maximum(lengths, 1)).astype(np.int64) - 4)
+    return np.minimum(np.maximum(16, -(-lengths // step) * step), np.maximum(lengths, positions))
 
 
 def encoder_inputs(
@@ -94,13 +110,15 @@ def encoder_inputs(
     pair = np.repeat(np.arange(len(chunks)), [len(one) for one in chunks])  # of each sequence
     pieces = np.array([length for one in chunks for length in one], np.int64)
     lengths = query_lengths[pair] + pieces + SPECIALS
+    padded = own_lengths(lengths, limits.positions) if at_once.own_lengths else lengths
     groups, base = [], np.zeros(len(pair), np.int64)  # base: where a sequence begins in the output
     start = np.zeros(len(pair), np.int64)  # of a chunk in its document
     for i in range(1, len(pair)):
         start[i] = start[i - 1] + pieces[i - 1] if pair[i] == pair[i - 1] else 0
     at = 0
-    for members in _groups(lengths, at_once):
-        longest = int(lengths[members].max())
+    full = padded == lengths
+    for members in [*_groups(padded, np.flatnonzero(full), at_once), *_groups(padded, np.flatnonzero(~full), at_once)]:
+        longest = int(padded[members].max())
         tokens = np.full((len(members), longest), specials.pad, np.int64)
         types = np.zeros((len(members), longest), np.int64)
         for row, i in enumerate(members):
@@ -124,9 +142,9 @@ def encoder_inputs(
     return EncoderInputs(tuple(groups), base, pair, query_at, query_mask, document_at, document_mask)
 
 
-def _groups(lengths: np.ndarray, limits: GroupLimits) -> list[np.ndarray]:
-    """Sequences from the longest to the shortest, cut into groups within the limits."""
-    order, found = np.argsort(-lengths, kind="stable"), []
+def _groups(lengths: np.ndarray, among: np.ndarray, limits: GroupLimits) -> list[np.ndarray]:
+    """The sequences `among` all, from the longest to the shortest, cut into groups within the limits."""
+    order, found = among[np.argsort(-lengths[among], kind="stable")], []
     first, padding = 0, 0
     for place in range(1, len(order)):
         longest, count = int(lengths[order[first]]), place - first + 1

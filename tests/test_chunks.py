@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexical.ragged import ragged
-from lightning_modules.chunks import ChunkLimits, EncoderInputs, GroupLimits, Specials, chunk_lengths, encoder_inputs
+from lightning_modules.chunks import (
+    ChunkLimits,
+    EncoderInputs,
+    GroupLimits,
+    Specials,
+    chunk_lengths,
+    encoder_inputs,
+    own_lengths,
+)
 
 SPECIALS = Specials(cls=101, sep=102, pad=0)
 PAPER = ChunkLimits()
@@ -55,14 +63,17 @@ def pieces_of(inputs: EncoderInputs) -> tuple[list[list[int]], list[list[int]], 
     st.lists(st.tuples(st.integers(0, 12), st.integers(0, 70)), min_size=1, max_size=8),
     st.integers(1, 200),
     st.integers(0, 60),
+    st.booleans(),
 )
-def test_every_piece_is_found_again(lengths: list[tuple[int, int]], at_once: int, padding: int) -> None:
+def test_every_piece_is_found_again(
+    lengths: list[tuple[int, int]], at_once: int, padding: int, for_scores: bool
+) -> None:
     limits = ChunkLimits(positions=32, query_pieces=6, chunks=2)  # chunks of 23
     queries = [list(range(1000, 1000 + q)) for q, _ in lengths]
     documents = [list(range(2000 + 100 * i, 2000 + 100 * i + d)) for i, (_, d) in enumerate(lengths)]
-    inputs = encoder_inputs(
-        ragged(queries, np.int64), ragged(documents, np.int64), limits, SPECIALS, GroupLimits(at_once, padding)
-    )
+    groups = GroupLimits(at_once, padding)
+    groups = groups.for_scores() if for_scores else groups
+    inputs = encoder_inputs(ragged(queries, np.int64), ragged(documents, np.int64), limits, SPECIALS, groups)
     found_queries, found_documents, (cls,) = pieces_of(inputs)
     assert found_queries == [query[:6] for query in queries]
     assert found_documents == [document[:46] for document in documents]
@@ -72,7 +83,11 @@ def test_every_piece_is_found_again(lengths: list[tuple[int, int]], at_once: int
     for group in inputs.groups:
         assert group.tokens.size <= at_once or len(group.tokens) == 1
         mask = np.ones(group.tokens.shape, bool) if group.mask is None else group.mask
-        assert (~mask).sum() <= padding
+        if for_scores:  # the width depends on each sequence alone, and so does it if there is a mask
+            assert (own_lengths(mask.sum(axis=1), limits.positions) == mask.shape[1]).all()
+            assert mask.all() or not mask.all(axis=1).any()
+        else:
+            assert (~mask).sum() <= padding
         for tokens, types, real in zip(group.tokens, group.types, mask, strict=True):
             row = tokens[real].tolist()
             first = row.index(SPECIALS.sep)
@@ -80,6 +95,14 @@ def test_every_piece_is_found_again(lengths: list[tuple[int, int]], at_once: int
             assert types[real].tolist() == [0] * (first + 1) + [1] * (len(row) - first - 1)
             assert not tokens[~real].any() and not types[~real].any()
             assert len(row) <= limits.positions
+
+
+def test_own_lengths_waste_little() -> None:
+    lengths = np.arange(1, 513)
+    found = own_lengths(lengths, 512)
+    assert (found >= lengths).all() and (found % 8 == 0).all() and found.min() == 16 and found.max() == 512
+    assert ((found - lengths)[15:] < np.maximum(8, lengths[15:] / 15)).all() and len(np.unique(found)) == 47
+    assert own_lengths(np.array([27, 30]), 30).tolist() == [30, 30]  # positions that an encoder does not have
 
 
 def test_sequences_of_one_length_need_no_mask_and_no_padding() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from torch import Tensor
@@ -18,3 +19,13 @@ class Encoded(NamedTuple):
     document: Tensor  # (layers, pairs, d_len, width) of all its chunks, one behind the other
     query_mask: Tensor  # (pairs, q_len) bool: true where there is a query piece
     document_mask: Tensor  # (pairs, d_len) bool
+
+    def pairs(self) -> Iterator[Encoded]:
+        """Each pair by itself, without the padding that its neighbours ask for."""
+        sizes = (mask.sum(dim=1).tolist() for mask in (self.query_mask, self.document_mask))
+        for i, (q, d) in enumerate(zip(*sizes, strict=True)):
+            one = slice(i, i + 1)
+            yield Encoded(
+                self.cls[one], self.query[:, one, :q], self.document[:, one, :d],
+                self.query_mask[one, :q], self.document_mask[one, :d],
+            )  # fmt: skip
