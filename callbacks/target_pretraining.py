@@ -110,7 +110,7 @@ class EncoderPretraining(L.Callback):
         started, pairs = time.perf_counter(), self.pairs()
         if not len(pairs.held_out):
             raise UserError("--model.pretrain: the collection is too small: no text can be held out to measure it on")
-        spans = pairs.order(0)[: self.settings.sequences]
+        sequences = pairs.order(0)[: self.settings.sequences]
         network, new = pretraining_network(self.backbone, self.settings.seed)
         module = TargetPretraining(network, self.settings, new=new)
         callbacks = [
@@ -126,42 +126,42 @@ class EncoderPretraining(L.Callback):
         resumed = str(last) if last.is_file() else None
         if resumed:
             say(f"an unfinished pretraining is continued from {last}")
-        inner.fit(module, self.training_batches(inner, pairs, spans), ckpt_path=resumed, weights_only=True)
+        inner.fit(module, self.training_batches(inner, pairs, sequences), ckpt_path=resumed, weights_only=True)
         inner.limit_val_batches = 1.0
         (measured,) = inner.validate(module, held_out_batches(pairs, self.settings.batch_size), verbose=False)
         if place is not None:
             save_encoder(module, self.backbone, place)
             report = {
                 **{name.removeprefix("pretrain/"): value for name, value in measured.items()},
-                "sequences": len(spans),
+                "sequences": len(sequences),
                 "steps": inner.global_step,
                 "seconds": round(time.perf_counter() - started, 1),
             }
             (place / REPORT).write_text(json.dumps(report, indent=1) + "\n")
 
     def training_batches(
-        self, inner: L.Trainer, pairs: SentencePairs, spans: np.ndarray
+        self, inner: L.Trainer, pairs: SentencePairs, sequences: np.ndarray
     ) -> EpochLoader[SentenceBatch]:  # fmt: skip
         size = self.settings.batch_size
         rank, processes = inner.global_rank, inner.world_size
 
         def make(epoch: int, number: int) -> SentenceBatch:
-            members = spans[number * size : (number + 1) * size]
+            members = sequences[number * size : (number + 1) * size]
             return pairs.batch(epoch, share_of(members, rank, processes))
 
         def position() -> tuple[int, int]:
             return inner.current_epoch, inner.fit_loop.epoch_loop.batch_progress.current.ready
 
-        return EpochLoader(make, -(-len(spans) // size), position)
+        return EpochLoader(make, -(-len(sequences) // size), position)
 
 
 def share_of(members: np.ndarray, rank: int, processes: int) -> np.ndarray:
     """The sequences of a batch that a process trains on: each belongs to one, unless there are fewer than processes."""
-    mine = members[rank::processes]
+    mine = np.array_split(members, processes)[rank]  # the two of a span stay together
     return mine if len(mine) else members[rank % len(members) :][:1]
 
 
 def held_out_batches(pairs: SentencePairs, size: int) -> DataLoader[SentenceBatch]:
     """The same sequences, with the same pieces hidden, whenever they are asked for."""
-    spans = pairs.held_out[:HELD_OUT]
-    return ready_made([pairs.batch(0, spans[first : first + size]) for first in range(0, len(spans), size)])
+    chosen = pairs.held_out[:HELD_OUT]
+    return ready_made([pairs.batch(0, chosen[first : first + size]) for first in range(0, len(chosen), size)])

@@ -1,9 +1,11 @@
 """Sentence pairs of a collection for masked language modelling with next-sentence prediction.
 
 A document's sentences are packed, one behind the other, into spans that fit a sequence. A span is cut at a sentence
-border into A and B; half of the time B is taken from another document. 15% of the pieces are hidden: of these 80%
-behind [MASK], 10% behind a random piece, 10% behind themselves. What is drawn is a function of seed, epoch and span:
-processes and a resumed training see the same.
+border into A and B, and gives two sequences that stand side by side in a batch: A with its own B, and A with a B of
+another document. (With A in one of them only, as with BERT, an encoder that was never asked to compare two texts finds
+out nothing in hundreds of steps: neither A nor B tells anything by itself.) 15% of the pieces are hidden: of these 80%
+behind [MASK], 10% behind a random piece, 10% behind themselves. What is drawn is a function of seed, epoch and
+sequence: processes and a resumed training see the same.
 """
 
 from __future__ import annotations
@@ -59,15 +61,18 @@ class SentencePairs:
             documents.offsets, documents.values, np.array(tokens.ends, np.int64), length - 3, SHORTEST
         )
         apart = owners % held_out == held_out - 1
-        self.training, self.held_out = np.flatnonzero(~apart), np.flatnonzero(apart)
         self._owners, self._apart = owners, apart
+        self._among = [np.flatnonzero(~apart), np.flatnonzero(apart)]  # spans to train on, and held-out ones
+        self._owners_among = [owners[spans] for spans in self._among]  # ascending
+        self.training, self.held_out = (_both(spans) for spans in self._among)
 
     def order(self, epoch: int) -> np.ndarray:
-        """The training spans of an epoch, as they come."""
-        return np.random.default_rng([self.seed, epoch]).permutation(self.training)
+        """The training sequences of an epoch, as they come: the two of a span one behind the other."""
+        return _both(np.random.default_rng([self.seed, epoch]).permutation(self._among[0]))
 
-    def batch(self, epoch: int, spans: np.ndarray) -> SentenceBatch:
-        examples = [self._example(epoch, int(span)) for span in spans]
+    def batch(self, epoch: int, sequences: np.ndarray) -> SentenceBatch:
+        """Sequence 2 i is span i as it stands, sequence 2 i + 1 has a B of another document."""
+        examples = [self._example(epoch, *divmod(int(one), 2)) for one in sequences]
         longest = max((len(tokens) for tokens, *_ in examples), default=0)
         tokens = np.full((len(examples), longest), self.tokens.pad, np.int64)
         types, mask = np.zeros_like(tokens), np.zeros_like(tokens)
@@ -79,19 +84,15 @@ class SentencePairs:
             follows[row] = other
         return SentenceBatch(tokens, types, mask, labels, follows)
 
-    def _example(self, epoch: int, span: int) -> tuple[np.ndarray, int, np.ndarray, bool]:
+    def _example(self, epoch: int, span: int, strange: int) -> tuple[np.ndarray, int, np.ndarray, bool]:
         """(pieces, place where B begins, labels, B is of another document)"""
-        rng = np.random.default_rng([self.seed, epoch, span])
         pieces = self._span(span)
-        cut = self._border(pieces, rng)
+        cut = self._border(pieces, np.random.default_rng([self.seed, epoch, span]))  # the same in both sequences
         a, b = pieces[:cut], pieces[cut:]
-        other = False
-        if rng.random() < 0.5:
-            among = self.held_out if self._apart[span] else self.training  # held-out text is never trained on
-            stranger = int(among[rng.integers(len(among))])
-            if self._owners[stranger] != self._owners[span]:
-                strange = self._span(stranger)
-                b, other = strange[self._border(strange, rng) :][: self.length - 3 - cut], True
+        rng = np.random.default_rng([self.seed, epoch, span, 1 + strange])
+        other = self._stranger(span, rng) if strange else None
+        if other is not None:
+            b = other[self._border(other, rng) :][: self.length - 3 - cut]
         t = self.tokens
         sequence = np.concatenate([[t.cls], a, [t.sep], b, [t.sep]]).astype(np.int64)
         labels = np.full(len(sequence), NOT_HIDDEN, np.int64)
@@ -102,15 +103,30 @@ class SentencePairs:
         sequence[hidden[draw < MASKED]] = t.mask
         replaced = hidden[(draw >= MASKED) & (draw < MASKED + REPLACED)]
         sequence[replaced] = rng.integers(t.pieces, size=len(replaced))
-        return sequence, len(a) + 2, labels, other
+        return sequence, len(a) + 2, labels, other is not None
 
     def _span(self, span: int) -> np.ndarray:
         return self.documents.values[self.starts[span] : self.ends[span]]
+
+    def _stranger(self, span: int, rng: np.random.Generator) -> np.ndarray | None:
+        """A span of another document; None where there is none. Held-out text is never trained on."""
+        part, owner = int(self._apart[span]), self._owners[span]
+        among = self._among[part]
+        first, end = np.searchsorted(self._owners_among[part], [owner, owner + 1])
+        if end - first == len(among):
+            return None
+        drawn = int(rng.integers(len(among) - (end - first)))
+        return self._span(int(among[drawn if drawn < first else drawn + end - first]))
 
     def _border(self, pieces: np.ndarray, rng: np.random.Generator) -> int:
         """Where B begins: behind the end of a sentence, in the middle where there is but one."""
         borders = np.flatnonzero(np.isin(pieces[:-1], self.tokens.ends)) + 1
         return int(borders[rng.integers(len(borders))]) if len(borders) else len(pieces) // 2
+
+
+def _both(spans: np.ndarray) -> np.ndarray:
+    """The sequences of the spans."""
+    return (2 * spans[:, None] + np.arange(2)).ravel()
 
 
 @njit(cache=True, nogil=True)

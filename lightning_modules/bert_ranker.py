@@ -7,6 +7,7 @@ a score of the contextual vectors (`heads/`, one a file).
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,7 +45,7 @@ AT_ONCE = {"cpu": GroupLimits()}  # what the encoder is given at once
 AT_ONCE_ELSEWHERE = GroupLimits(positions=1 << 16, padding=1 << 12)
 PIECES_SCORED = 1 << 15  # document pieces that are scored together: their vectors of all layers are in memory
 
-SLOPE = 2.0  # of log T in the similarity of contextual vectors, before training; see `start_as_similarity`
+ALIKE = 0.9  # T(q|d) of equal contextual vectors before training, where T starts as their similarity
 HeadName = Literal["vanilla", "knrm", "drmm", "pacrr", "model1"]
 HEADS: dict[str, Any] = {
     "vanilla": VanillaHead, "knrm": KNRMHead, "drmm": DRMMHead, "pacrr": PACRRHead, "model1": Model1Head,
@@ -64,8 +65,8 @@ class BertRanker(NeuralRanker):
         projection: width of x_q and x_d of the Model 1 layer.
         hidden: widths of its F1 and F2.
         dropout: share of its token features that is dropped in training.
-        start: T(q|d) of unlike pieces before training, about; T then grows with the similarity of their vectors. Its
-            weights start at random when not given.
+        start: T(q|d) of unlike pieces before training, about; T then grows with the similarity of their vectors, to 0.9
+            where they are equal. Its weights start at random when not given.
         pretrain: before it learns to rank, the encoder learns the language of the collection (masked language
             modelling and next-sentence prediction); done once for a data set and backbone.
         pretrain_sequences: of 128 pieces that it sees then; the whole collection when not given.
@@ -174,7 +175,8 @@ class BertRanker(NeuralRanker):
             )
             self.head = self.new_head(self.encoder.width, self.encoder.layers)
             if isinstance(self.head, Model1Head) and self.start is not None:
-                start_as_similarity(self.head.network, self.start, SLOPE)
+                slope = (math.log(ALIKE / (1 - ALIKE)) - math.log(self.start / (1 - self.start))) / self.projection**0.5
+                start_as_similarity(self.head.network, self.start, slope)
         config: Any = self.encoder.transformer.config
         check_pieces(FLAG, self.backbone, config.vocab_size, vocabulary)
         wanted = f"{config.max_position_embeddings} at the most, the positions of the backbone"
