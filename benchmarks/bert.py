@@ -168,7 +168,7 @@ def beside_cross_encoder(options: argparse.Namespace) -> bool:
         mine, other, ratio = turns(run, lambda: theirs.predict(pairs, batch_size=32), options.repeats)
         print(f"re-ranking, {what}: ours {count / mine:.1f} passages/s, CrossEncoder {count / other:.1f}")
         met = held(f"ours / CrossEncoder {ratio:.2f}, bound 1", ratio >= 1, bounded) and met
-    inputs = ranker.inputs_of(texts.batch(), np.arange(count))
+    inputs = ranker.inputs_of(texts.batch(), np.arange(count), scored=True)
     print(f"  padding of ours when re-ranking: {inputs.padding:.1%}")
     return met
 

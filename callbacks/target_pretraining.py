@@ -157,7 +157,8 @@ class EncoderPretraining(L.Callback):
 
 def share_of(members: np.ndarray, rank: int, processes: int) -> np.ndarray:
     """The sequences of a batch that a process trains on: each belongs to one, unless there are fewer than processes."""
-    mine = np.array_split(members, processes)[rank]  # the two of a span stay together
+    firsts = np.array_split(np.arange(0, len(members), 2), processes)[rank]  # the two of a span stay together
+    mine = members[firsts[0] : firsts[-1] + 2] if len(firsts) else members[:0]
     return mine if len(mine) else members[rank % len(members) :][:1]
 
 

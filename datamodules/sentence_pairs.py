@@ -2,8 +2,8 @@
 
 A document's sentences are packed, one behind the other, into spans that fit a sequence. A span is cut at a sentence
 border into A and B, and gives two sequences that stand side by side in a batch: A with its own B, and A with a B of
-another document. (With A in one of them only, as with BERT, an encoder that was never asked to compare two texts finds
-out nothing in hundreds of steps: neither A nor B tells anything by itself.) 15% of the pieces are hidden: of these 80%
+another document, equally long. So neither A nor B nor their lengths tell by themselves which is which; and an encoder
+that was never asked to compare two texts learns it from the difference. 15% of the pieces are hidden: of these 80%
 behind [MASK], 10% behind a random piece, 10% behind themselves. What is drawn is a function of seed, epoch and
 sequence: processes and a resumed training see the same.
 """
@@ -63,12 +63,19 @@ class SentencePairs:
         apart = owners % held_out == held_out - 1
         self._owners, self._apart = owners, apart
         self._among = [np.flatnonzero(~apart), np.flatnonzero(apart)]  # spans to train on, and held-out ones
-        self._owners_among = [owners[spans] for spans in self._among]  # ascending
-        self.training, self.held_out = (_both(spans) for spans in self._among)
+
+    @property
+    def held_out(self) -> np.ndarray:
+        """The held-out sequences."""
+        return _both(self._among[1])
 
     def order(self, epoch: int) -> np.ndarray:
-        """The training sequences of an epoch, as they come: the two of a span one behind the other."""
-        return _both(np.random.default_rng([self.seed, epoch]).permutation(self._among[0]))
+        """The training sequences of an epoch, as they come, the two of a span one behind the other.
+
+        An epoch is as long as if each text were read once: it has both sequences of half of the spans.
+        """
+        spans = np.random.default_rng([self.seed, epoch]).permutation(self._among[0])
+        return _both(spans[: -(-len(spans) // 2)])
 
     def batch(self, epoch: int, sequences: np.ndarray) -> SentenceBatch:
         """Sequence 2 i is span i as it stands, sequence 2 i + 1 has a B of another document."""
@@ -89,10 +96,14 @@ class SentencePairs:
         pieces = self._span(span)
         cut = self._border(pieces, np.random.default_rng([self.seed, epoch, span]))  # the same in both sequences
         a, b = pieces[:cut], pieces[cut:]
-        rng = np.random.default_rng([self.seed, epoch, span, 1 + strange])
-        other = self._stranger(span, rng) if strange else None
+        rng = np.random.default_rng([self.seed, epoch, span, 1])
+        other = self._stranger(span, rng)
         if other is not None:
-            b = other[self._border(other, rng) :][: self.length - 3 - cut]
+            strange_b = other[self._border(other, rng) :]
+            size = max(1, min(len(b), len(strange_b)) - 1)  # of both; and neither ends where its text ends
+            b = (strange_b if strange else b)[:size]
+        if strange:
+            rng = np.random.default_rng([self.seed, epoch, span, 2])
         t = self.tokens
         sequence = np.concatenate([[t.cls], a, [t.sep], b, [t.sep]]).astype(np.int64)
         labels = np.full(len(sequence), NOT_HIDDEN, np.int64)
@@ -103,16 +114,15 @@ class SentencePairs:
         sequence[hidden[draw < MASKED]] = t.mask
         replaced = hidden[(draw >= MASKED) & (draw < MASKED + REPLACED)]
         sequence[replaced] = rng.integers(t.pieces, size=len(replaced))
-        return sequence, len(a) + 2, labels, other is not None
+        return sequence, len(a) + 2, labels, bool(strange) and other is not None
 
     def _span(self, span: int) -> np.ndarray:
         return self.documents.values[self.starts[span] : self.ends[span]]
 
     def _stranger(self, span: int, rng: np.random.Generator) -> np.ndarray | None:
         """A span of another document; None where there is none. Held-out text is never trained on."""
-        part, owner = int(self._apart[span]), self._owners[span]
-        among = self._among[part]
-        first, end = np.searchsorted(self._owners_among[part], [owner, owner + 1])
+        among, owner = self._among[int(self._apart[span])], self._owners[span]
+        first, end = np.searchsorted(among, np.searchsorted(self._owners, [owner, owner + 1]))  # its own spans
         if end - first == len(among):
             return None
         drawn = int(rng.integers(len(among) - (end - first)))

@@ -2,7 +2,7 @@
 
 The way of a query is that of the query sets (`datamodules.preparation`, `experiment.reranking`): the same tokens, the
 same index, the same fusion. A query text of a query set gets the scores of its run file: to the last digit, but for
-encoders, which round a little differently what they read together with other texts, and for runs of a GPU.
+runs of a GPU.
 """
 
 from __future__ import annotations

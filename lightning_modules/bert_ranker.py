@@ -65,11 +65,12 @@ class BertRanker(NeuralRanker):
         projection: width of x_q and x_d of the Model 1 layer.
         hidden: widths of its F1 and F2.
         dropout: share of its token features that is dropped in training.
-        start: T(q|d) of unlike pieces before training, about; T then grows with the similarity of their vectors, to 0.9
-            where they are equal. Its weights start at random when not given.
+        start: T(q|d) of orthogonal vectors before training, about; T then grows with their similarity, to about 0.9
+            where they are equal. (Vectors of unrelated pieces are not orthogonal: most T start above it.) Its weights
+            start at random when not given.
         pretrain: before it learns to rank, the encoder learns the language of the collection (masked language
             modelling and next-sentence prediction); done once for a data set and backbone.
-        pretrain_sequences: of 128 pieces that it sees then; the whole collection when not given.
+        pretrain_sequences: of 128 pieces that it sees then; as many as the collection fills when not given.
         pretrain_rate: learning rate of the pretraining.
         frozen_layers: hidden layers, counted from below, that keep their weights, and the embeddings with them; with 0
             everything learns. When not given: 0, and a third of them in the profile "cpu".
@@ -157,7 +158,7 @@ class BertRanker(NeuralRanker):
         self.explains = head == "model1"
         self.limits = ChunkLimits(positions, query_pieces, chunks)
         self.head_name, self.backbone, self.gradient_checkpointing = head, backbone, gradient_checkpointing
-        require(start is None or 0 < start < 1, "--model.start", start, "between 0 and 1")
+        require(start is None or 0 < start < ALIKE, "--model.start", start, f"between 0 and {ALIKE}")
         self.projection, self.hidden, self.dropout, self.start = projection, (hidden[0], hidden[1]), dropout, start
         self.pretrain = PretrainingSettings(pretrain_sequences, pretrain_rate).check() if pretrain else None
         self.profile, self.sampled = str(profile), profile == "cpu"
@@ -246,14 +247,14 @@ class BertRanker(NeuralRanker):
         return self.inputs_of(batch, np.arange(len(batch.candidates.values)))
 
     def inputs_of(self, batch: RankingBatch, pairs: np.ndarray, scored: bool = False) -> EncoderInputs:
-        """The sequences of some of the batch's (query, candidate) pairs; `scored`: each padded as if it were alone."""
+        """The sequences of some of the batch's (query, candidate) pairs; `scored`: for scores, not for gradients."""
         assert batch.sequences is not None
         owners = batch.candidates.row_numbers()[pairs]
         most = self.limits.chunk * self.limits.chunks
         queries = ragged([batch.queries.row(i)[: self.limits.query_pieces] for i in owners], np.int64)
         documents = ragged([batch.sequences.row(i)[:most] for i in batch.candidates.values[pairs]], np.int64)
         at_once = AT_ONCE.get(self.device.type, AT_ONCE_ELSEWHERE)
-        if scored and self.one_by_one:
+        if scored and self.to_the_bit:
             at_once = at_once.for_scores()
         return encoder_inputs(queries, documents, self.limits, self.specials, at_once)
 
@@ -321,13 +322,13 @@ class BertRanker(NeuralRanker):
         with torch.no_grad():
             for pairs in track(slices, "score", total=len(slices)) if len(slices) > 1 else slices:
                 encoded = self.encoder(self.to_device(self.inputs_of(batch, pairs, scored=True)))
-                found = [self.head(one) for one in (encoded.pairs() if self.one_by_one else [encoded])]
+                found = [self.head(one) for one in (encoded.pairs() if self.to_the_bit else [encoded])]
                 scores[pairs] = torch.cat(found).float().cpu().numpy()
         return scores
 
     @property
-    def one_by_one(self) -> bool:
-        """Other devices like to get everything at once."""
+    def to_the_bit(self) -> bool:
+        """Scores are the same to the bit whatever is scored beside them. Other devices want everything at once."""
         return self.device.type == "cpu"
 
     def evidence(self, batch: RankingBatch) -> list[Evidence]:

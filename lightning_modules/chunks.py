@@ -82,7 +82,7 @@ class GroupLimits(NamedTuple):
 
     positions: int = 4096  # at the most, padding included, unless it is a single sequence
     padding: int = 256  # more than this costs more than another group would
-    own_lengths: bool = False  # a sequence is padded to `own_lengths`, not to its longest neighbour
+    alone: bool = False  # a sequence is padded as if it were alone, to `own_lengths`, not to its longest neighbour
 
     def for_scores(self) -> GroupLimits:
         """Groups in which what a sequence is padded to, and whether it has a mask, depends on the sequence alone.
@@ -90,14 +90,14 @@ class GroupLimits(NamedTuple):
         An encoder rounds its sums by the length that it is given; so its vectors depend on the sequence alone too, on a
         CPU to the last bit.
         """
-        return self._replace(padding=0, own_lengths=True)
+        return self._replace(padding=0, alone=True)
 
 
 def own_lengths(lengths: np.ndarray, positions: int) -> np.ndarray:
     """What sequences are padded to, each by itself: a multiple of 8 up to 256, of 16 up to 512 and so on; 16 at the
     least, as matrix products round a few rows in another way; `positions` at the most."""
-    step = 1 << np.maximum(3, np.log2(np.maximum(lengths, 1)).astype(np.int64) - 4)
-    return np.minimum(np.maximum(16, -(-lengths // step) * step), np.maximum(lengths, positions))
+    step = 1 << np.maximum(3, np.log2(lengths).astype(np.int64) - 4)
+    return np.minimum(np.maximum(16, -(-lengths // step) * step), positions)
 
 
 def encoder_inputs(
@@ -110,7 +110,7 @@ def encoder_inputs(
     pair = np.repeat(np.arange(len(chunks)), [len(one) for one in chunks])  # of each sequence
     pieces = np.array([length for one in chunks for length in one], np.int64)
     lengths = query_lengths[pair] + pieces + SPECIALS
-    padded = own_lengths(lengths, limits.positions) if at_once.own_lengths else lengths
+    padded = own_lengths(lengths, limits.positions) if at_once.alone else lengths
     groups, base = [], np.zeros(len(pair), np.int64)  # base: where a sequence begins in the output
     start = np.zeros(len(pair), np.int64)  # of a chunk in its document
     for i in range(1, len(pair)):

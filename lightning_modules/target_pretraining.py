@@ -30,7 +30,7 @@ NEW_HEADS = 10.0
 class PretrainingSettings(NamedTuple):
     """How long and how fast; a change of any of them is another encoder."""
 
-    sequences: int | None = None  # that are seen; the whole collection once when None
+    sequences: int | None = None  # that are seen; as many as the collection fills when None
     learning_rate: float = 3e-5
     batch_size: int = 32  # sequences of an optimiser step, over all processes
     length: int = 128  # pieces of a sequence

@@ -13,6 +13,8 @@ import torch
 from lexical.batches import RankingBatch
 from lexical.ragged import ragged
 from lightning_modules.bert_ranker import BertRanker
+from lightning_modules.saved_ranker import read_tokenizer
+from packaged_encoder import packaged_encoder
 from tests.tiny_bert import write_tiny_bert, write_tiny_tokenizer
 from user_error import UserError
 
@@ -63,6 +65,54 @@ def test_a_score_depends_on_its_query_and_document_alone(backbone: Path, head: s
     cut = [query[:8] for query in queries], [document[:159] for document in documents]
     same = ranker.score(batch_of(*cut, [everyone] * len(queries))).reshape(len(queries), -1)
     np.testing.assert_array_equal(same, together)  # what lies behind the limits is not read
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_scores_that_are_computed_together_are_the_same_but_for_rounding(
+    backbone: Path, head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What devices other than a CPU do."""
+    ranker = new_ranker(backbone, head)
+    batch = batch_of(texts([0, 1, 8, 25], 1), texts(LENGTHS), [list(range(len(LENGTHS)))] * 4)
+    one_by_one = ranker.score(batch)
+    monkeypatch.setattr(BertRanker, "to_the_bit", False)
+    np.testing.assert_allclose(ranker.score(batch), one_by_one, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_packaged_encoder_scores_a_pair_to_the_bit_alone_and_beside_others(threads: int) -> None:
+    tokenizer = read_tokenizer(packaged_encoder()).get_vocab()
+    vocabulary = sorted(tokenizer, key=lambda piece: tokenizer[piece])
+    ranker = BertRanker(head="model1", chunks=2, positions=128)
+    ranker.use_vocabulary(vocabulary)
+    ranker.start_weights(vocabulary)
+    ranker.eval()
+    rng = np.random.default_rng(0)
+    queries = [rng.integers(1000, 30_000, size).tolist() for size in (1, 3, 9, 32)]
+    documents = [rng.integers(1000, 30_000, size).tolist() for size in (0, 1, 5, 20, 50, 77, 92, 93, 94, 150, 300)]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        together = ranker.score(batch_of(queries, documents, [list(range(len(documents)))] * len(queries)))
+        alone = [ranker.score(batch_of([query], documents, [[d]])) for query in queries for d in range(len(documents))]
+    finally:
+        torch.set_num_threads(before)
+    np.testing.assert_array_equal(np.concatenate(alone), together)
+
+
+def test_the_model1_layer_starts_as_similarity(backbone: Path) -> None:
+    """From `start` where vectors are orthogonal to 0.9 where they are equal."""
+    ranker = new_ranker(backbone, "model1", start=1e-3, projection=512)
+    network: Any = ranker.head.network  # type: ignore[union-attr]
+    vectors = torch.randn(200, network.query.project.in_features, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        x_q, x_d = network.query(vectors), network.document(vectors)
+        equal = network(x_q, x_d, torch.arange(200), torch.arange(200))
+        unlike = network(x_q, x_d, torch.arange(200), torch.arange(200).roll(1))
+    assert 0.8 < float(equal.median()) < 0.97
+    assert 3e-4 < float(unlike.median()) < 3e-3
+    with pytest.raises(UserError, match=r"--model.start 0.95: must be between 0 and 0.9"):
+        new_ranker(backbone, "model1", start=0.95)
 
 
 def test_the_vectors_are_those_of_the_model_itself(backbone: Path) -> None:
