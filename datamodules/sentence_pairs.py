@@ -2,10 +2,10 @@
 
 A document's sentences are packed, one behind the other, into spans that fit a sequence. A span is cut at a sentence
 border into A and B, and gives two sequences that stand side by side in a batch: A with its own B, and A with a B of
-another document, equally long. So neither A nor B nor their lengths tell by themselves which is which; and an encoder
-that was never asked to compare two texts learns it from the difference. 15% of the pieces are hidden: of these 80%
-behind [MASK], 10% behind a random piece, 10% behind themselves. What is drawn is a function of seed, epoch and
-sequence: processes and a resumed training see the same.
+another document, equally long, both within a sentence. So neither A nor B nor their form tells by itself which is
+which; and an encoder that was never asked to compare two texts learns it from the difference. 15% of the pieces are
+hidden: of these 80% behind [MASK], 10% behind a random piece, 10% behind themselves. What is drawn is a function of
+seed, epoch and sequence: processes and a resumed training see the same.
 """
 
 from __future__ import annotations
@@ -99,9 +99,10 @@ class SentencePairs:
         rng = np.random.default_rng([self.seed, epoch, span, 1])
         other = self._stranger(span, rng)
         if other is not None:
-            strange_b = other[self._border(other, rng) :]
-            size = max(1, min(len(b), len(strange_b)) - 1)  # of both; and neither ends where its text ends
-            b = (strange_b if strange else b)[:size]
+            size = min(len(b), len(other))
+            while size > 1 and (b[size - 1] in self.tokens.ends or other[size - 1] in self.tokens.ends):
+                size -= 1  # a B that ends as a sentence does would be known by that
+            b = (other if strange else b)[:size]
         if strange:
             rng = np.random.default_rng([self.seed, epoch, span, 2])
         t = self.tokens
@@ -120,13 +121,16 @@ class SentencePairs:
         return self.documents.values[self.starts[span] : self.ends[span]]
 
     def _stranger(self, span: int, rng: np.random.Generator) -> np.ndarray | None:
-        """A span of another document; None where there is none. Held-out text is never trained on."""
+        """Text of another document from a sentence border on; None where there is none. Held-out text is never trained
+        on."""
         among, owner = self._among[int(self._apart[span])], self._owners[span]
         first, end = np.searchsorted(among, np.searchsorted(self._owners, [owner, owner + 1]))  # its own spans
         if end - first == len(among):
             return None
         drawn = int(rng.integers(len(among) - (end - first)))
-        return self._span(int(among[drawn if drawn < first else drawn + end - first]))
+        stranger = int(among[drawn if drawn < first else drawn + end - first])
+        start = self.starts[stranger] + self._border(self._span(stranger), rng)
+        return self.documents.values[start : self.documents.offsets[self._owners[stranger] + 1]]
 
     def _border(self, pieces: np.ndarray, rng: np.random.Generator) -> int:
         """Where B begins: behind the end of a sentence, in the middle where there is but one."""

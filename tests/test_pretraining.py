@@ -102,6 +102,17 @@ def test_held_out_text_is_never_trained_on() -> None:
     assert set(np.unique(pairs.batch(0, pairs.held_out).labels)) <= apart | {5, NOT_HIDDEN}
 
 
+def test_the_form_of_a_second_part_does_not_tell_whose_it_is() -> None:
+    """Equally long, and none but those of one piece ends as a sentence does; where it begins is a border either way."""
+    pairs = SentencePairs(documents_of([60] * 500, every=5), TOKENS, 48)
+    batch = pairs.batch(0, pairs.order(0))
+    whole = np.where(batch.labels == NOT_HIDDEN, batch.tokens, batch.labels)
+    sizes = batch.types.sum(axis=1) - 1
+    last = whole[np.arange(len(whole)), batch.mask.sum(axis=1) - 2]
+    assert sizes[::2].tolist() == sizes[1::2].tolist() and sizes.max() > 20
+    assert not ((last == 5) & (sizes > 1)).any()
+
+
 def test_the_only_document_has_no_stranger() -> None:
     pairs = SentencePairs(documents_of([200]), TOKENS, 32)
     assert len(pairs.order(0)) and not pairs.batch(0, pairs.order(0)).follows.any()
