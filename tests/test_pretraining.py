@@ -33,7 +33,7 @@ from user_error import UserError
 
 TOKENS = PretrainingTokens(cls=2, sep=3, pad=0, mask=4, ends=(5,), pieces=1000)
 
-STEPS = 200
+STEPS = 300
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -208,11 +208,12 @@ def test_heads_that_start_at_random_learn_faster(backbone: Path) -> None:
 
 @pytest.mark.slow
 def test_the_packaged_encoder_learns_the_docstrings(tmp_path: Path) -> None:
-    """Masked-LM loss below that of a frozen encoder with trained heads, next sentence above chance: on real text,
-    STEPS steps of 16 sequences, 512 held-out ones; 0.6 is 4.5 standard errors above chance."""
+    """Masked-LM loss below that of a frozen encoder with trained heads, next sentence above chance: on real text, STEPS
+    steps of 16 sequences. 512 sequences of 256 held-out texts: 0.6 is 3.2 standard errors above chance at the least."""
     field = PyDocs("passage", cache_dir=str(tmp_path)).prepared.field("bwps")
     pairs = SentencePairs(field.sequences, PretrainingTokens.of(field.vocabulary()), 64)
-    found = [learned(pairs, PACKAGED, frozen, STEPS, 1e-4, size=16) for frozen in (False, True)]
+    found = [learned(pairs, PACKAGED, frozen, STEPS, 2e-4, size=16) for frozen in (False, True)]
+    (tmp_path / "learned.json").write_text(json.dumps(found))
     assert found[0]["pretrain/held_out_masked_loss"] < found[1]["pretrain/held_out_masked_loss"]
     assert found[0]["pretrain/held_out_next_sentence_accuracy"] > 0.6
 
