@@ -27,7 +27,7 @@ from lightning_modules.chunk_encoder import (
     pretrained_transformer,
     specials_of,
 )
-from lightning_modules.chunks import ChunkLimits, EncoderInputs, Group, GroupLimits, Specials, encoder_inputs
+from lightning_modules.chunks import ChunkLimits, EncoderInputs, Group, GroupLimits, Specials, encoder_inputs, slices_of
 from lightning_modules.heads.drmm import DRMMHead
 from lightning_modules.heads.knrm import KNRMHead
 from lightning_modules.heads.model1 import Model1Head
@@ -318,7 +318,7 @@ class BertRanker(NeuralRanker):
         assert batch.sequences is not None
         lengths = batch.sequences.lengths()[batch.candidates.values].clip(max=self.limits.chunk * self.limits.chunks)
         scores = np.zeros(len(lengths), np.float32)
-        slices = _slices(lengths, PIECES_SCORED)[share::shares]
+        slices = slices_of(lengths, PIECES_SCORED)[share::shares]
         with torch.no_grad():
             for pairs in track(slices, "score", total=len(slices)) if len(slices) > 1 else slices:
                 encoded = self.encoder(self.to_device(self.inputs_of(batch, pairs, scored=True)))
@@ -337,16 +337,6 @@ class BertRanker(NeuralRanker):
     def to_device(self, inputs: EncoderInputs) -> Any:
         """The inputs as tensors on the device of this ranker."""
         return _on_device(inputs, self.device)
-
-
-def _slices(lengths: np.ndarray, most: int) -> list[np.ndarray]:
-    """Places of the lengths, longest first: so many together that the longest times their number is `most` at most."""
-    order, found, first = np.argsort(-lengths, kind="stable"), [], 0
-    while first < len(order):
-        count = max(1, most // max(64, int(lengths[order[first]])))
-        found.append(order[first : first + count])
-        first += count
-    return found
 
 
 def _on_device(inputs: EncoderInputs, device: torch.device) -> Any:

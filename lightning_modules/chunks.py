@@ -155,6 +155,16 @@ def _groups(lengths: np.ndarray, among: np.ndarray, limits: GroupLimits) -> list
     return [*found, order[first:]] if len(order) else []
 
 
+def slices_of(lengths: np.ndarray, most: int) -> list[np.ndarray]:
+    """Places of the lengths, longest first: so many together that the longest times their number is `most` at most."""
+    order, found, first = np.argsort(-lengths, kind="stable"), [], 0
+    while first < len(order):
+        count = max(1, most // max(64, int(lengths[order[first]])))
+        found.append(order[first : first + count])
+        first += count
+    return found
+
+
 def _padded(lengths: np.ndarray, first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(rows, longest): first[i], first[i] + 1, ... in row i, 0 behind its length; and the mask."""
     places = np.arange(int(lengths.max(initial=0)))
