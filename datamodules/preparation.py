@@ -36,6 +36,7 @@ from datamodules.prepared_fields import BM25, PreparedFields
 from datamodules.query_sets import DEVELOPMENT, SPLIT_SEED, TRAIN_MODELING
 from lexical.array_file import map_array
 from lexical.bm25 import BM25Parameters, Trial, search_space, tune
+from lexical.ragged import Ragged
 from lexical.rank_fusion import reciprocal_rank_fusion
 from lexical.ranking import RankedTask
 from lexical.retrieval import RetrievalIndex
@@ -127,11 +128,20 @@ class Preparation(PreparedFields):
     def negatives(self, depth: int = NEGATIVES_FROM) -> np.ndarray:
         """(train_modeling queries, 20) document rows of the `depth` best candidates, -1 where a query has fewer that
         are not relevant."""
+        return map_array(self._training_documents(depth) / "rows.npy")
+
+    def relevant_found(self, depth: int = NEGATIVES_FROM) -> Ragged:
+        """The relevant documents of train_modeling that are among the `depth` best candidates."""
+        relevant = self.query_sets[TRAIN_MODELING].relevant
+        return relevant.select(map_array(self._training_documents(depth) / "found.npy"))
+
+    def _training_documents(self, depth: int) -> Path:
         external = self.settings.candidates is not None
         parameters = {
             "from": self.candidate_folder(TRAIN_MODELING).name if external else self._indexes(),
             "depth": depth,
             "count": NEGATIVES,
+            "files": ["rows", "found"],
             "seed": SPLIT_SEED,
             "code": code_version(["datamodules.candidates"]),
         }
@@ -144,9 +154,11 @@ class Preparation(PreparedFields):
                 found = self._retrieved_by_all(TRAIN_MODELING, depth)[self.settings.first_stage]
             relevant = self.query_sets[TRAIN_MODELING].relevant
             np.save(folder / "rows.npy", sample_negatives(found, relevant, SPLIT_SEED, NEGATIVES))
+            rows = zip(relevant.values, relevant.row_numbers(), strict=True)
+            np.save(folder / "found.npy", np.array([row in found.candidates.row(i) for row, i in rows], bool))
 
         place = self.folder / f"negatives-{fingerprint(parameters)}"
-        return map_array(cached_step(place, build, f"{self.name}: negatives", parameters) / "rows.npy")
+        return cached_step(place, build, f"{self.name}: negatives", parameters)
 
     def _retrieved(self, index: RetrievalIndex, query_set: str, depth: int) -> CandidateSet:
         tokens = self.query_tokens(query_set, self.settings.first_stage_field)

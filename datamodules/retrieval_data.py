@@ -159,9 +159,10 @@ class RetrievalData(RankedSets, L.LightningDataModule):
     def _pair_loader(self, field: str) -> EpochLoader[Any]:
         options, prepared = self._asked.pairs, self.prepared
         assert options is not None
-        queries, relevant = prepared.query_tokens(TRAIN_MODELING, field), self.query_set(TRAIN_MODELING).relevant
+        queries, depth = prepared.query_tokens(TRAIN_MODELING, field), options.negatives_from
+        relevant = prepared.relevant_found(depth) if options.found_only else self.query_set(TRAIN_MODELING).relevant
         forward = prepared.field(field).forward
-        negatives = prepared.negatives(options.negatives_from)
+        negatives = prepared.negatives(depth)
         pairs = TrainingPairs(forward, queries, relevant, negatives, options, self._share, self.sequences(field))
         trainer = self.trainer
 

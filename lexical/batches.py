@@ -25,6 +25,7 @@ class PairOptions(NamedTuple):
     collate: Callable[[RankingBatch], Any]  # makes of a batch what the ranker computes with; runs in a thread, ahead
     queries: int | None = None  # training queries of an epoch, a fixed sample; all when None
     negatives_from: int = 500  # first-stage candidates of a query that its 20 non-relevant documents are drawn from
+    found_only: bool = False  # relevant documents that are not among those candidates are no examples
 
 
 class QuerySample(NamedTuple):

@@ -90,6 +90,7 @@ class BertRanker(NeuralRanker):
         warmup: share of the optimiser steps in which the rates grow linearly from zero.
         cooldown: share of them, the last ones, in which the rates fall linearly to zero.
         negatives_from: a query's 20 non-relevant documents are drawn from so many of its best first-stage candidates.
+        found_only: learn only from relevant documents that are among these candidates, as all are that it will rank.
         margin: of the loss.
         checkpoint_steps: save last.ckpt every so many optimiser steps instead of every 5 minutes.
     """
@@ -130,6 +131,7 @@ class BertRanker(NeuralRanker):
         warmup: float = 0.1,
         cooldown: float = 0.0,
         negatives_from: int = 500,
+        found_only: bool = False,
         margin: float = 1.0,
         checkpoint_steps: int | None = None,
     ) -> None:
@@ -153,7 +155,7 @@ class BertRanker(NeuralRanker):
         require(known, "--model.encoder_dropout", encoder_dropout, "from 0 to less than 1")
         require(0 <= cooldown <= 1, "--model.cooldown", cooldown, "between 0 and 1")
         require(negatives_from >= 1, "--model.negatives_from", negatives_from, "1 or more")
-        self.cooldown, self.negatives_from = cooldown, negatives_from
+        self.cooldown, self.negatives_from, self.found_only = cooldown, negatives_from, found_only
         self.frozen_layers, self.encoder_dropout = frozen_layers, encoder_dropout
         self.explains = head == "model1"
         self.limits = ChunkLimits(positions, query_pieces, chunks)
@@ -237,7 +239,7 @@ class BertRanker(NeuralRanker):
 
     def needs(self) -> Needs:
         options = PairOptions(
-            self.seed, self.at_once, self.parts, self.collate, self.train_queries, self.negatives_from
+            self.seed, self.at_once, self.parts, self.collate, self.train_queries, self.negatives_from, self.found_only
         )
         sample = CPU_VALIDATION if self.sampled else QuerySample()
         return Needs((self.field,), "pairs", "sample", self.rerank_depth, pairs=options, sample=sample)

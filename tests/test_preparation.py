@@ -26,6 +26,7 @@ from datamodules.sources import folder_source
 from datamodules.text_sources import FileTexts
 from datamodules.tokenise import DOCUMENTS_PER_SHARD, SHARDS_IN_ONE_PROCESS
 from lexical.bm25 import BM25Parameters
+from lexical.ranking import ranking_order
 from lexical.trec_run import read_run
 from tests.small_folder import write_lines, write_small_folder
 from user_error import UserError
@@ -351,6 +352,20 @@ def test_negatives_may_come_from_fewer_candidates(small_folder: Path, small_cach
     prepared = prepare(small_folder, small_cache)
     near, far = prepared.negatives(depth=5), prepared.negatives()
     assert ((near >= 0).sum(axis=1) <= 5).all() and not np.array_equal(near, far)
+
+
+def test_relevant_documents_are_found_or_not(small_folder: Path, small_cache: Path) -> None:
+    prepared = prepare(small_folder, small_cache)
+    relevant = prepared.query_sets["train_modeling"].relevant
+    near, far = prepared.relevant_found(depth=2), prepared.relevant_found()
+    found = prepared._retrieved_by_all("train_modeling", 500)["bm25"]
+    best_first = ranking_order(found.candidates, found.scores, prepared.collection.id_order)
+    retrieved = found.candidates._replace(values=found.candidates.values[best_first])
+    for i in range(relevant.rows):
+        wanted = set(relevant.row(i).tolist())
+        assert set(near.row(i).tolist()) == wanted & set(retrieved.row(i)[:2].tolist())
+        assert set(far.row(i).tolist()) == wanted & set(retrieved.row(i).tolist())
+    assert 0 < len(near.values) < len(far.values)
 
 
 def test_negatives_come_from_the_top_500_and_are_not_relevant(small_folder: Path, small_cache: Path) -> None:

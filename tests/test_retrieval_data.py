@@ -10,7 +10,7 @@ import pytest
 
 from datamodules import ranked_sets
 from datamodules.retrieval_data import Folder, MSMarco
-from lexical.batches import Needs
+from lexical.batches import Needs, PairOptions, RankingBatch
 from lexical.ragged import Ragged, concatenated
 from tests.official_files import pack, write_official
 from tests.plain_reference import plain_bm25, plain_idf
@@ -106,6 +106,20 @@ def test_tuning_gets_one_batch_of_all_development_queries(data: Folder) -> None:
     assert same(batch.queries, data.prepared.query_tokens("development", "lemm"))
     assert batch.task.candidates.rows == 60 and len(batch.task.relevant) == len(batch.task.candidates.values)
     assert batch.task.id_order.tolist() == data.prepared.collection.id_order.tolist()
+
+
+@pytest.mark.parametrize("found_only", [False, True])
+def test_pairs_may_come_from_candidates_only(data: Folder, found_only: bool) -> None:
+    options = PairOptions(1, 8, 1, lambda batch: batch, negatives_from=5, found_only=found_only)
+    data.serve(Needs(("lemm",), train="pairs", pairs=options))
+    batches: list[RankingBatch] = list(data.train_dataloader())
+    relevant = data.query_set("train_modeling").relevant
+    found = data.prepared.relevant_found(5)
+    asked = found if found_only else relevant
+    learned = np.concatenate([batch.candidates.values[::2] for batch in batches])
+    others = (data.prepared.negatives(5) >= 0).any(axis=1)
+    assert len(learned) == np.count_nonzero((asked.lengths() > 0) & others) < relevant.rows + (not found_only)
+    assert set(learned.tolist()) <= set(asked.values.tolist())
 
 
 def test_first_stage_scores_are_bm25_over_the_sum_of_idf(data: Folder) -> None:

@@ -145,6 +145,14 @@ def test_queries_without_relevant_or_other_documents_are_left_out_and_counted(
     assert said.out == ""
 
 
+def test_queries_whose_relevant_documents_are_not_found_are_counted_too(
+    forward: ForwardIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = PairOptions(1, 3, 1, lambda batch: batch, found_only=True)
+    TrainingPairs(forward, TOKENS, RELEVANT, NEGATIVES, options)
+    assert capsys.readouterr().err.startswith("3 training queries have no relevant candidate or no other candidate")
+
+
 def test_where_all_can_be_used_nothing_is_said(forward: ForwardIndex, capsys: pytest.CaptureFixture[str]) -> None:
     options = PairOptions(1, 3, 1, lambda batch: batch)
     TrainingPairs(forward, ragged([[1]], np.int32), ragged([[0]], np.int32), np.array([[-1, 3]]), options)
