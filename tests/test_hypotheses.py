@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,15 @@ def test_a_difference_that_is_not_significant_has_no_mark(tmp_path: Path) -> Non
     assert rows[1].significance[0]["significant"] is False and "★" not in markdown(build_table(rows)).split("row")[0]
 
 
+@pytest.fixture(scope="module")
+def little_garbage() -> Iterator[None]:
+    """statsmodels collects garbage in every call, which takes long where much has been imported."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("little_garbage")
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 def test_holm_equals_an_independent_library(p_values: list[float]) -> None:
     assert holm(p_values) == pytest.approx(multipletests(p_values, method="holm")[1].tolist())
