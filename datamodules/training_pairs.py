@@ -34,11 +34,11 @@ class TrainingPairs:
         self._order_of: tuple[int, np.ndarray] | None = None  # of the epoch that was asked for last
         usable = (relevant.lengths() > 0) & (negatives >= 0).any(axis=1)
         self.usable = np.flatnonzero(usable)
-        which = "relevant candidate" if options.found_only else "relevant"
+        which = "relevant candidate" if options.found_only else "relevant document"
         if left_out := len(usable) - len(self.usable):
-            say(f"{left_out:,} training queries have no {which} or no other candidate document: they are left out")
+            say(f"{left_out:,} training queries have no {which} or no other candidate: they are left out")
         if not len(self.usable):
-            raise UserError("no training query has a relevant document and another candidate: nothing can be learned")
+            raise UserError(f"no training query has a {which} and another candidate: nothing can be learned")
         if options.queries is not None:
             self.usable = np.sort(np.random.default_rng(SPLIT_SEED).permutation(self.usable)[: options.queries])
 

@@ -141,7 +141,7 @@ def test_queries_without_relevant_or_other_documents_are_left_out_and_counted(
 ) -> None:
     assert pairs_of(forward).usable.tolist() == USABLE
     said = capsys.readouterr()
-    assert said.err.startswith("3 training queries have no relevant or no other candidate document")
+    assert said.err.startswith("3 training queries have no relevant document or no other candidate")
     assert said.out == ""
 
 
