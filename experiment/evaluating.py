@@ -87,6 +87,8 @@ def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: 
     settings = dict(parsed.trainer)
     if settings["precision"] is None:  # as it was trained: the figures of its training are found again
         settings["precision"] = folder.load_config()["trainer"]["precision"]
+    else:
+        model.use_precision(settings["precision"])
     trainer = ranking_trainer(model, settings)
     device = trainer.strategy.root_device
     where = f"{trainer.world_size} x {device.type}" if trainer.world_size > 1 else device.type

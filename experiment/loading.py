@@ -23,6 +23,7 @@ def load_ranker(folder: RunFolder, name: str, data: RetrievalData) -> Ranker:
             raise TypeError(f"{saved['class']} is no ranker")
         model: Ranker = target(**settings["model"])
         model.seed = int(settings["seed"]) if model.random else 1
+        model.use_precision(settings["trainer"]["precision"])
         vocabulary = data.prepared.field(model.field).vocabulary()
         model.use_vocabulary(vocabulary)
         weights = torch.load(folder.trained_checkpoint, map_location="cpu", weights_only=True)["state_dict"]

@@ -62,6 +62,7 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
     model.choose_profile(gpu)
     if config["trainer"]["precision"] is None:
         config["trainer"]["precision"] = model.precision(gpu)
+    model.use_precision(config["trainer"]["precision"])
     if "profile" in config["model"]:
         config["model"]["profile"] = getattr(model, "profile")  # noqa: B009 - what is saved is what ran
     processes = process_count(config["trainer"])

@@ -23,7 +23,7 @@ def bert_evidence(ranker: BertRanker, batch: RankingBatch) -> list[Evidence]:
     found = []
     for number, document in enumerate(batch.candidates.values):
         with torch.no_grad():
-            encoded = ranker.encoder(ranker.to_device(ranker.inputs_of(batch, np.array([number]), scored=True)))
+            encoded = ranker.encode_pairs(batch, np.array([number]))
             with torch.autocast(ranker.device.type, enabled=False):
                 translation, _, q, d = (one.cpu().numpy() for one in head.translations(encoded))
         read = encoded.query_mask.shape[1], encoded.document_mask.shape[1]

@@ -7,7 +7,7 @@ a score of the contextual vectors (`heads/`, one a file).
 
 from __future__ import annotations
 
-import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,23 +20,22 @@ from lexical.evidence import Evidence
 from lexical.ragged import ragged
 from lightning_modules.bert_evidence import bert_evidence
 from lightning_modules.chunk_encoder import (
+    BF16,
     FLAG,
     ChunkEncoder,
     encoder_precision,
     new_transformer,
+    on_device,
     pretrained_transformer,
     specials_of,
 )
-from lightning_modules.chunks import ChunkLimits, EncoderInputs, Group, GroupLimits, Specials, encoder_inputs, slices_of
-from lightning_modules.heads.drmm import DRMMHead
-from lightning_modules.heads.knrm import KNRMHead
-from lightning_modules.heads.model1 import Model1Head
-from lightning_modules.heads.pacrr import PACRRHead
-from lightning_modules.heads.vanilla import VanillaHead
+from lightning_modules.chunks import ChunkLimits, EncoderInputs, GroupLimits, Specials, encoder_inputs, slices_of
+from lightning_modules.heads.by_name import HEADS, HeadName, Model1Settings, new_head
+from lightning_modules.heads.encoded import Encoded
+from lightning_modules.heads.model1 import ALIKE
 from lightning_modules.neural_ranker import NeuralRanker
 from lightning_modules.saved_ranker import load_saved_ranker, read_tokenizer, save_ranker, text_pairs
 from lightning_modules.target_pretraining import PretrainingSettings
-from lightning_modules.translation_network import start_as_similarity
 from packaged_encoder import PACKAGED, check_pieces, encoder_folder
 from terminal import say, track
 from user_error import UserError, require
@@ -45,11 +44,6 @@ AT_ONCE = {"cpu": GroupLimits()}  # what the encoder is given at once
 AT_ONCE_ELSEWHERE = GroupLimits(positions=1 << 16, padding=1 << 12)
 PIECES_SCORED = 1 << 15  # document pieces that are scored together: their vectors of all layers are in memory
 
-ALIKE = 0.9  # T(q|d) of equal contextual vectors before training, where T starts as their similarity
-HeadName = Literal["vanilla", "knrm", "drmm", "pacrr", "model1"]
-HEADS: dict[str, Any] = {
-    "vanilla": VanillaHead, "knrm": KNRMHead, "drmm": DRMMHead, "pacrr": PACRRHead, "model1": Model1Head,
-}  # fmt: skip
 CPU_VALIDATION = QuerySample(queries=50, depth=10)  # what a CPU can do in a minute
 
 
@@ -96,6 +90,7 @@ class BertRanker(NeuralRanker):
     """
 
     slow = reads_texts = True
+    bf16 = False  # the encoder multiplies in bfloat16; heads and scores are float32
     encoder: ChunkEncoder
     head: nn.Module
     specials: Specials
@@ -161,7 +156,7 @@ class BertRanker(NeuralRanker):
         self.limits = ChunkLimits(positions, query_pieces, chunks)
         self.head_name, self.backbone, self.gradient_checkpointing = head, backbone, gradient_checkpointing
         require(start is None or 0 < start < ALIKE, "--model.start", start, f"between 0 and {ALIKE}")
-        self.projection, self.hidden, self.dropout, self.start = projection, (hidden[0], hidden[1]), dropout, start
+        self.model1 = Model1Settings(projection, (hidden[0], hidden[1]), dropout, start)
         self.pretrain = PretrainingSettings(pretrain_sequences, pretrain_rate).check() if pretrain else None
         self.profile, self.sampled = str(profile), profile == "cpu"
         self.train_queries, self.cpu_train_queries = train_queries, cpu_train_queries
@@ -176,10 +171,9 @@ class BertRanker(NeuralRanker):
             self.encoder = ChunkEncoder(
                 new_transformer(self.backbone, self.encoder_dropout), HEADS[self.head_name].all_layers
             )
-            self.head = self.new_head(self.encoder.width, self.encoder.layers)
-            if isinstance(self.head, Model1Head) and self.start is not None:
-                slope = (math.log(ALIKE / (1 - ALIKE)) - math.log(self.start / (1 - self.start))) / self.projection**0.5
-                start_as_similarity(self.head.network, self.start, slope)
+            self.head = new_head(
+                self.head_name, self.encoder.width, self.encoder.layers, self.limits.query_pieces, self.model1
+            )
         config: Any = self.encoder.transformer.config
         check_pieces(FLAG, self.backbone, config.vocab_size, vocabulary)
         wanted = f"{config.max_position_embeddings} at the most, the positions of the backbone"
@@ -195,16 +189,6 @@ class BertRanker(NeuralRanker):
             self.encoder.transformer.gradient_checkpointing_enable()  # type: ignore[operator]
         self.remember_vocabulary(vocabulary)
 
-    def new_head(self, width: int, layers: int) -> nn.Module:
-        settings: dict[str, tuple[Any, ...]] = {
-            "vanilla": (),
-            "knrm": (layers,),
-            "drmm": (layers,),
-            "pacrr": (layers, self.limits.query_pieces),
-            "model1": (self.projection, self.hidden, self.dropout),
-        }
-        return HEADS[self.head_name](width, *settings[self.head_name])
-
     def start_weights(self, vocabulary: list[str]) -> None:  # noqa: ARG002
         """The trained weights of the backbone; the head stays random."""
         self.start_from(self.backbone)
@@ -215,7 +199,12 @@ class BertRanker(NeuralRanker):
 
     def forward(self, inputs: EncoderInputs) -> Tensor:
         """(pairs,) float32 scores."""
-        return self.head(self.encoder(inputs))
+        return self.head(self.encode(inputs))
+
+    def encode(self, inputs: EncoderInputs) -> Encoded:
+        """Contextual vectors: the same inside a trainer and outside of one."""
+        with torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext():
+            return self.encoder(inputs)
 
     # --- training
 
@@ -236,6 +225,9 @@ class BertRanker(NeuralRanker):
 
     def precision(self, gpu: bool) -> str | None:
         return encoder_precision(gpu)
+
+    def use_precision(self, precision: str | None) -> None:
+        self.bf16 = precision == BF16
 
     def needs(self) -> Needs:
         options = PairOptions(
@@ -262,7 +254,7 @@ class BertRanker(NeuralRanker):
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:  # noqa: ARG002
         """Training batches become tensors; batches that are scored stay where they are, memory-mapped."""
-        return _on_device(batch, device) if isinstance(batch, EncoderInputs) else batch
+        return on_device(batch, device) if isinstance(batch, EncoderInputs) else batch
 
     def pair_scores(self, batch: Any) -> Tensor:
         if not batch.groups:  # the last optimiser step of an epoch has fewer pairs: this part is without any
@@ -323,10 +315,14 @@ class BertRanker(NeuralRanker):
         slices = slices_of(lengths, PIECES_SCORED)[share::shares]
         with torch.no_grad():
             for pairs in track(slices, "score", total=len(slices)) if len(slices) > 1 else slices:
-                encoded = self.encoder(self.to_device(self.inputs_of(batch, pairs, scored=True)))
+                encoded = self.encode_pairs(batch, pairs)
                 found = [self.head(one) for one in (encoded.pairs() if self.to_the_bit else [encoded])]
                 scores[pairs] = torch.cat(found).float().cpu().numpy()
         return scores
+
+    def encode_pairs(self, batch: RankingBatch, pairs: np.ndarray) -> Encoded:
+        """Some pairs of the batch, encoded as they are for their scores."""
+        return self.encode(on_device(self.inputs_of(batch, pairs, scored=True), self.device))
 
     @property
     def to_the_bit(self) -> bool:
@@ -335,15 +331,3 @@ class BertRanker(NeuralRanker):
 
     def evidence(self, batch: RankingBatch) -> list[Evidence]:
         return bert_evidence(self, batch)
-
-    def to_device(self, inputs: EncoderInputs) -> Any:
-        """The inputs as tensors on the device of this ranker."""
-        return _on_device(inputs, self.device)
-
-
-def _on_device(inputs: EncoderInputs, device: torch.device) -> Any:
-    def moved(array: np.ndarray | None) -> Tensor | None:
-        return None if array is None else torch.from_numpy(array).to(device, non_blocking=True)
-
-    groups = tuple(Group._make(map(moved, group)) for group in inputs.groups)
-    return EncoderInputs._make([groups, *(moved(one) for one in inputs[1:])])

@@ -5,15 +5,17 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lightning_modules.chunks import Specials
+from lightning_modules.chunks import EncoderInputs, Group, Specials
 from lightning_modules.heads.encoded import Encoded
 from packaged_encoder import fetched, trained_encoder
 from user_error import UserError
 
 FLAG = "--model.backbone"
+BF16 = "bf16-mixed"  # Lightning's name
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")  # BERT, DistilBERT
 ATTENTION = "sdpa"  # torch's scaled-dot-product attention: flash or memory-efficient where the device has it
 
@@ -111,8 +113,20 @@ def _without_pooler(config: Any) -> dict[str, bool]:
 
 
 def encoder_precision(gpu: bool) -> str | None:
-    """bfloat16 for the encoder where a GPU has it; the heads and the scores are float32 anyway."""
-    return "bf16-mixed" if gpu and torch.cuda.is_bf16_supported(including_emulation=False) else None
+    """bfloat16 for the encoder where the GPU, or the CPU, multiplies in it; heads and scores are float32 anyway."""
+    if gpu:
+        return BF16 if torch.cuda.is_bf16_supported(including_emulation=False) else None
+    return BF16 if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported() else None
+
+
+def on_device(inputs: EncoderInputs, device: torch.device) -> Any:
+    """The inputs as tensors on a device."""
+
+    def moved(array: np.ndarray | None) -> Tensor | None:
+        return None if array is None else torch.from_numpy(array).to(device, non_blocking=True)
+
+    groups = tuple(Group._make(map(moved, group)) for group in inputs.groups)
+    return EncoderInputs._make([groups, *(moved(one) for one in inputs[1:])])
 
 
 def specials_of(vocabulary: list[str], name: str) -> Specials:

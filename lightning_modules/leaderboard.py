@@ -21,7 +21,6 @@ from lexical.batches import FusionBatch, JointBatch, Needs, RankingBatch
 from lexical.fusion import fuse, learn_weights
 from lexical.ranking import RankedTask
 from lexical.two_stage import best_of_each, with_the_rest_behind
-from lightning_modules.chunk_encoder import encoder_precision
 from lightning_modules.lexical_ranker import LexicalRanker
 from lightning_modules.ranker import Ranker, Source
 from terminal import say
@@ -164,8 +163,10 @@ class Leaderboard(LeaderboardTraditional):
     def ranking_settings(self) -> dict[str, Any]:
         return _on_any_device(super().ranking_settings())
 
-    def precision(self, gpu: bool) -> str | None:
-        return encoder_precision(gpu)
+    def use_precision(self, precision: str | None) -> None:
+        """The second ranker scores as it was trained, unless something else is asked for when it is there."""
+        if self.sources:
+            self.reranker.use_precision(precision)
 
     def training_step(self, batch: FusionBatch, batch_idx: int) -> None:
         super().training_step(batch, batch_idx)

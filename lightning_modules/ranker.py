@@ -61,6 +61,9 @@ class Ranker(L.LightningModule):
         """The trainer's precision where none is asked for; None: Lightning's own."""
         return None
 
+    def use_precision(self, precision: str | None) -> None:
+        """Says what the trainer's precision is, or was: scores are the same outside of a trainer."""
+
     def share_work(self, processes: int) -> None:
         """Says how many processes train together; called before `trainer_settings` and `needs`."""
 

@@ -13,12 +13,14 @@ import torch
 from lexical.batches import RankingBatch
 from lexical.ragged import ragged
 from lightning_modules.bert_ranker import BertRanker
+from lightning_modules.chunk_encoder import BF16, encoder_precision
 from lightning_modules.saved_ranker import read_tokenizer
 from packaged_encoder import packaged_encoder
 from tests.tiny_bert import write_tiny_bert, write_tiny_tokenizer
 from user_error import UserError
 
 HEADS = ["vanilla", "knrm", "drmm", "pacrr", "model1"]
+PRECISIONS = list(dict.fromkeys([None, encoder_precision(gpu=False)]))  # float32, and what this CPU is trained with
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"t{i}" for i in range(195))]
 
 
@@ -48,10 +50,12 @@ def texts(lengths: list[int], seed: int = 0) -> list[list[int]]:
 LENGTHS = [0, 1, 52, 53, 54, 159, 400]  # a chunk has 53 pieces
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("head", HEADS)
-def test_a_score_depends_on_its_query_and_document_alone(backbone: Path, head: str) -> None:
+def test_a_score_depends_on_its_query_and_document_alone(backbone: Path, head: str, precision: str | None) -> None:
     """Neither neighbours nor order nor padding change a bit of it; empty and overlong texts have one."""
     ranker = new_ranker(backbone, head)
+    ranker.use_precision(precision)
     queries, documents = texts([0, 1, 8, 25], 1), texts(LENGTHS)
     everyone = list(range(len(documents)))
     together = ranker.score(batch_of(queries, documents, [everyone] * len(queries))).reshape(len(queries), -1)
@@ -267,6 +271,23 @@ def test_a_saved_ranker_gives_the_same_scores_anywhere(backbone: Path, head: str
     assert loaded.limits == ranker.limits and not loaded.training
     with pytest.raises(ValueError, match="give a query for each"):
         loaded.score_texts(["t1"], documents)
+
+
+def test_a_ranker_scores_in_the_precision_of_its_training_wherever_it_is(backbone: Path, tmp_path: Path) -> None:
+    write_tiny_tokenizer(backbone, VOCABULARY)
+    ranker = new_ranker(backbone, "model1")
+    queries, documents = ["t1 t2 t3"], ["t4 t5 t6"]
+    exact = ranker.score_texts(queries, documents)
+    ranker.use_precision(BF16)
+    expected = ranker.score_texts(queries, documents)
+    assert expected != exact and expected == pytest.approx(exact, rel=0.02) and expected.dtype == np.float32
+    ranker.save_pretrained(tmp_path / "saved")
+    loaded = BertRanker.from_pretrained(tmp_path / "saved")
+    np.testing.assert_array_equal(loaded.score_texts(queries, documents), expected)
+    with torch.autocast("cpu", torch.bfloat16):  # as in a trainer
+        np.testing.assert_array_equal(ranker.score_texts(queries, documents), expected)
+    ranker.use_precision("32-true")
+    np.testing.assert_array_equal(ranker.score_texts(queries, documents), exact)
 
 
 @pytest.mark.parametrize("broken", ["ranker.json", "head.safetensors", "tokenizer.json", "model.safetensors"])

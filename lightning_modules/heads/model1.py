@@ -7,13 +7,16 @@ T is the network of the context-free model. There is no self-translation: vector
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from lightning_modules.heads.encoded import Encoded
-from lightning_modules.translation_network import TranslationNetwork
+from lightning_modules.translation_network import TranslationNetwork, start_as_similarity
 
 FLOOR = 1e-8
+ALIKE = 0.9  # T(q|d) of equal contextual vectors before training, where T starts as their similarity
 
 
 class Model1Head(nn.Module):
@@ -36,6 +39,13 @@ class Model1Head(nn.Module):
         super().__init__()
         self.network = TranslationNetwork(width, projection, hidden, dropout)
         self.floor = floor
+
+    def start_as_similarity(self, level: float) -> None:
+        """T(q|d) is about `level` for orthogonal vectors, and grows with their similarity up to ALIKE."""
+        slope = (
+            math.log(ALIKE / (1 - ALIKE)) - math.log(level / (1 - level))
+        ) / self.network.query.project.out_features**0.5
+        start_as_similarity(self.network, level, slope)
 
     def forward(self, encoded: Encoded) -> Tensor:
         """(pairs,) float32"""
