@@ -26,10 +26,10 @@ ablations: install  ## what each design decision of the paper is worth on DATA: 
 	@$(BIN)/python -m experiment.ablations --data $(DATA) --output_dir $(OUTPUT_DIR)
 
 test: install-dev browser lint  ## set up, lint, type check, all tests but the slow ones
-	@OMP_NUM_THREADS=1 WANDB_MODE=offline $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
+	@OMP_NUM_THREADS=1 WANDB_MODE=offline $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
 
 test-all: install-dev browser lint  ## as test, with the slow ones
-	@OMP_NUM_THREADS=1 WANDB_MODE=offline $(BIN)/python -m pytest -n 2 --dist loadfile
+	@OMP_NUM_THREADS=1 WANDB_MODE=offline $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: install-dev  ## ruff and mypy
 	@$(BIN)/ruff check .

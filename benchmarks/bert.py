@@ -5,7 +5,11 @@
 Texts are made of frequent whole words of the packaged tokenizer, with the lengths of the embedded docstrings (deciles),
 so that both sides read the same pieces. The encoder is the packaged one, 6 x 384, but for the cost of the heads: there
 it is a randomly initialised 12 x 768 BERT, and documents have 1,431 pieces, three full chunks. Ours and the other take
-turns; what is compared is the median of the ratios of each turn.
+turns; what is compared is the median of the ratios of each turn. Everything is float32.
+
+Cost of a head: whole passes differ by more from round to round than a head costs. So what stands behind the encoder is
+timed by itself, in many short rounds on the same hidden states, and what a head takes there more than vanilla does is
+set against the time of a whole vanilla pass. The ratios of whole rounds stand beside it.
 
 Training: forward, backward, optimiser over (query, relevant, other) triples, `--at_once` of them at once on both sides;
 ours starts from prepared word pieces, as in train.py. The CrossEncoder is trained by its own MarginMSELoss. Re-ranking:
@@ -42,6 +46,7 @@ from lexical.model1 import model1_scores
 from lexical.ragged import Ragged, offsets_of, ragged
 from lexical.translation_table import TranslationTable
 from lightning_modules.bert_ranker import BertRanker
+from lightning_modules.chunk_encoder import on_device
 from lightning_modules.saved_ranker import read_tokenizer
 from packaged_encoder import packaged_encoder
 
@@ -50,6 +55,7 @@ DOCUMENT_LENGTHS = [12, 29, 43, 61, 83, 113, 154, 219, 326, 561, 9551]  # and of
 LONGEST = 477
 HEAD_COST = {"model1": 1.05, "drmm": 1.10}
 FASTER_TABLE = 1000.0
+SHORT_ROUNDS = 20  # of what stands behind the encoder
 QUICK_RUNS = 50  # of the scorer that is timed beside one run of BERT
 TABLE_ROW = 840  # entries of a query token: 2.75% of the vocabulary, as the exported table of the README
 
@@ -193,25 +199,56 @@ def cost_of_heads(options: argparse.Namespace) -> bool:
             ranker = ranker_of(head, folder, chunks=3, trained=False)
             rankers[head] = (ranker, ranker.optimizer())
 
-    def step(head: str) -> Callable[[], Any]:
+    def step(head: str) -> Any:
         ranker, optimizer = rankers[head]
-        return lambda: our_step(ranker.train(), optimizer, [batch])
+        return our_step(ranker.train(), optimizer, [batch])
 
-    def score(head: str) -> Callable[[], Any]:
-        return lambda: rankers[head][0].eval().score(batch)
+    def score(head: str) -> Any:
+        return rankers[head][0].eval().score(batch)
 
     print(f"cost of the heads over vanilla, {layers} x {width}, two documents of 1,431 pieces, query of 16:")
-    for what, run in (("training step", step), ("re-ranking", score)):
-        rounds = [{head: seconds(run(head)) for head in rankers} for _ in range(options.repeats + 1)][1:]
-        print(f"  {what}: vanilla {median(one['vanilla'] for one in rounds):.2f} s", flush=True)
+    for what, run, training in (("training step", step, True), ("re-ranking", score, False)):
+        whole = [{head: seconds(run, head) for head in rankers} for _ in range(options.repeats + 1)][1:]
+        vanilla = median(one["vanilla"] for one in whole)
+        behind = {head: BehindTheEncoder(ranker, batch, training) for head, (ranker, _) in rankers.items()}
+        short = [{head: seconds(run) for head, run in behind.items()} for _ in range(SHORT_ROUNDS + 2)][2:]
+        print(f"  {what}: vanilla {vanilla:.2f} s, {options.repeats} rounds", flush=True)
         for head in list(rankers)[1:]:
-            ratio = median(one[head] / one["vanilla"] for one in rounds)
-            bound = HEAD_COST.get(head)
+            more = median(one[head] - one["vanilla"] for one in short)
+            ratio, bound = 1 + more / vanilla, HEAD_COST.get(head)
+            rounds = sorted(one[head] / one["vanilla"] for one in whole)
             limit = "" if bound is None else f", bound {bound:.2f}"
-            met = (
-                held(f"{head} / vanilla {ratio:.3f}{limit}", bound is None or ratio <= bound, not options.small) and met
-            )
+            by_rounds = f"whole rounds {median(rounds):.3f}, from {rounds[0]:.3f} to {rounds[-1]:.3f}"
+            line = f"{head} takes {1000 * more:.0f} ms more: {ratio:.3f} of vanilla{limit} ({by_rounds})"
+            met = held(line, bound is None or ratio <= bound, not options.small) and met
     return met
+
+
+class BehindTheEncoder:
+    """What a ranker does with given hidden states: gathering, head and, in training, the way back to those states."""
+
+    def __init__(self, ranker: BertRanker, batch: RankingBatch, training: bool) -> None:
+        self.ranker, self.training = ranker.train(training), training
+        inputs = ranker.inputs_of(batch, np.arange(len(batch.candidates.values)), scored=not training)
+        self.inputs = on_device(inputs, ranker.device)
+        with torch.no_grad():
+            self.hidden = [ranker.encoder.hidden(group) for group in self.inputs.groups]
+        for states in self.hidden:
+            for one in states:
+                one.requires_grad_(training)
+
+    def __call__(self) -> None:
+        ranker = self.ranker
+        if not self.training:
+            with torch.no_grad():
+                for one in ranker.encoder.hand_on(self.inputs, self.hidden).pairs():
+                    ranker.head(one)
+            return
+        scores = ranker.head(ranker.encoder.hand_on(self.inputs, self.hidden)).view(-1, 2)
+        F.relu(1 - scores[:, 0] + scores[:, 1]).sum().backward()
+        for states in self.hidden:
+            for one in states:
+                one.grad = None
 
 
 def distance_to_the_table(options: argparse.Namespace) -> bool:

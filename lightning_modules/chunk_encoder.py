@@ -61,26 +61,28 @@ class ChunkEncoder(nn.Module):
 
     def forward(self, inputs: Any) -> Encoded:
         """`inputs`: `EncoderInputs` of tensors on the encoder's device."""
-        outputs = [self._hidden(group) for group in inputs.groups]  # each (layers, positions of the group, width)
-        flat = torch.cat(outputs, dim=1)
-        pairs = len(inputs.query_mask)
-        chunks = flat.new_zeros(pairs).index_add(0, inputs.cls_pair, flat.new_ones(len(inputs.cls_pair)))
-        cls = flat.new_zeros(pairs, flat.shape[2]).index_add(
-            0, inputs.cls_pair, flat[-1].index_select(0, inputs.cls_at)
-        )
+        return self.hand_on(inputs, [self.hidden(group) for group in inputs.groups])
+
+    def hand_on(self, inputs: Any, hidden: list[tuple[Tensor, ...]]) -> Encoded:
+        """What the heads get of the `hidden` states of all groups."""
+        layers = [torch.cat([one.flatten(0, 1) for one in of_layer]) for of_layer in zip(*hidden, strict=True)]
+        last, pairs = layers[-1], len(inputs.query_mask)  # each (positions of all groups, width)
+        chunks = last.new_zeros(pairs).index_add(0, inputs.cls_pair, last.new_ones(len(inputs.cls_pair)))
+        cls = last.new_zeros(pairs, last.shape[1]).index_add(0, inputs.cls_pair, last.index_select(0, inputs.cls_at))
         query, document = (
-            flat.index_select(1, at.flatten()).unflatten(1, at.shape) for at in (inputs.query_at, inputs.document_at)
+            tuple(one.index_select(0, at.flatten()).unflatten(0, at.shape) for one in layers)
+            for at in (inputs.query_at, inputs.document_at)
         )
         return Encoded(cls / chunks[:, None], query, document, inputs.query_mask, inputs.document_mask)
 
-    def _hidden(self, group: Any) -> Tensor:
+    def hidden(self, group: Any) -> tuple[Tensor, ...]:
+        """(sequences, longest, width) of each layer that is handed on."""
         mask = None if group.mask is None else group.mask.long()
         types = {"token_type_ids": group.types} if self._has_types else {}
         found = self.transformer(
             input_ids=group.tokens, attention_mask=mask, **types, output_hidden_states=self.all_layers
         )
-        hidden = torch.stack(found.hidden_states) if self.all_layers else found.last_hidden_state[None]
-        return hidden.flatten(1, 2)
+        return tuple(found.hidden_states) if self.all_layers else (found.last_hidden_state,)
 
 
 def new_transformer(name: str, dropout: float | None = None) -> nn.Module:

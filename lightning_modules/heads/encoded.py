@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -15,8 +15,8 @@ class Encoded(NamedTuple):
     """
 
     cls: Tensor  # (pairs, width) last-layer [CLS], averaged over the chunks of the document
-    query: Tensor  # (layers, pairs, q_len, width) of the document's first chunk
-    document: Tensor  # (layers, pairs, d_len, width) of all its chunks, one behind the other
+    query: Sequence[Tensor]  # a layer each: (pairs, q_len, width) of the document's first chunk
+    document: Sequence[Tensor]  # a layer each: (pairs, d_len, width) of all its chunks, one behind the other
     query_mask: Tensor  # (pairs, q_len) bool: true where there is a query piece
     document_mask: Tensor  # (pairs, d_len) bool
 
@@ -26,6 +26,6 @@ class Encoded(NamedTuple):
         for i, (q, d) in enumerate(zip(*sizes, strict=True)):
             one = slice(i, i + 1)
             yield Encoded(
-                self.cls[one], self.query[:, one, :q], self.document[:, one, :d],
+                self.cls[one], [layer[one, :q] for layer in self.query], [layer[one, :d] for layer in self.document],
                 self.query_mask[one, :q], self.document_mask[one, :d],
             )  # fmt: skip

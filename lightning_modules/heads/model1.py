@@ -42,9 +42,8 @@ class Model1Head(nn.Module):
 
     def start_as_similarity(self, level: float) -> None:
         """T(q|d) is about `level` for orthogonal vectors, and grows with their similarity up to ALIKE."""
-        slope = (
-            math.log(ALIKE / (1 - ALIKE)) - math.log(level / (1 - level))
-        ) / self.network.query.project.out_features**0.5
+        width = self.network.query.project.out_features
+        slope = (math.log(ALIKE / (1 - ALIKE)) - math.log(level / (1 - level))) / width**0.5
         start_as_similarity(self.network, level, slope)
 
     def forward(self, encoded: Encoded) -> Tensor:

@@ -51,7 +51,8 @@ class PACRRHead(nn.Module):
 
     def _best_matches(self, encoded: Encoded) -> Tensor:
         """(pairs, query_pieces, n-grams, LARGEST)"""
-        query, query_mask = encoded.query[:, :, : self.query_pieces], encoded.query_mask[:, : self.query_pieces]
+        query = [layer[:, : self.query_pieces] for layer in encoded.query]
+        query_mask = encoded.query_mask[:, : self.query_pieces]
         cosines = cosine_matrices(encoded._replace(query=query, query_mask=query_mask))
         below, right = self.query_pieces - cosines.shape[2], max(0, LARGEST - cosines.shape[3])
         real = F.pad(query_mask[:, :, None] & encoded.document_mask[:, None, :], (0, right, 0, below))
