@@ -19,6 +19,7 @@ from lexical.batches import Needs, PairOptions, QuerySample, RankingBatch
 from lexical.evidence import Evidence
 from lexical.ragged import ragged
 from lightning_modules.bert_evidence import bert_evidence
+from lightning_modules.best_window import best_window
 from lightning_modules.chunk_encoder import (
     BF16,
     FLAG,
@@ -55,6 +56,8 @@ class BertRanker(NeuralRanker):
         chunks: chunks of a document that are read at the most: 1 for the short rows, 3 for the full ones.
         backbone: "packaged" (the encoder of the requirements), a Hugging Face name, or a folder.
         positions: of a chunk, query and special tokens included.
+        train_window: it learns from one chunk of so many positions of each document, where that speaks of the query;
+            short ones, and so many more of them. When not given, it learns from all that it ranks by.
         query_pieces: pieces of a query that are read.
         projection: width of x_q and x_d of the Model 1 layer.
         hidden: widths of its F1 and F2.
@@ -102,6 +105,7 @@ class BertRanker(NeuralRanker):
         chunks: int = 1,
         backbone: str = PACKAGED,
         positions: int = 512,
+        train_window: int | None = None,
         query_pieces: int = 32,
         projection: int = 128,
         hidden: list[int] = [128, 64],  # noqa: B006 - jsonargparse shows it; never changed
@@ -139,6 +143,10 @@ class BertRanker(NeuralRanker):
         require(chunks >= 1, "--model.chunks", chunks, "1 or more")
         require(query_pieces >= 1, "--model.query_pieces", query_pieces, "1 or more")
         require(positions >= query_pieces + 4, "--model.positions", positions, "more than the query and 3 specials")
+        wide = train_window is None or query_pieces + 4 <= train_window <= positions
+        require(
+            wide, "--model.train_window", train_window, "more than the query and 3 specials, --model.positions at most"
+        )
         require(train_queries is None or train_queries >= 1, "--model.train_queries", train_queries, "1 or more")
         require(cpu_train_queries >= 1, "--model.cpu_train_queries", cpu_train_queries, "1 or more")
         require(head_learning_rate > 0, "--model.head_learning_rate", head_learning_rate, "more than 0")
@@ -153,7 +161,7 @@ class BertRanker(NeuralRanker):
         self.cooldown, self.negatives_from, self.found_only = cooldown, negatives_from, found_only
         self.frozen_layers, self.encoder_dropout = frozen_layers, encoder_dropout
         self.explains = head == "model1"
-        self.limits = ChunkLimits(positions, query_pieces, chunks)
+        self.limits, self.train_window = ChunkLimits(positions, query_pieces, chunks), train_window
         self.head_name, self.backbone, self.gradient_checkpointing = head, backbone, gradient_checkpointing
         require(start is None or 0 < start < ALIKE, "--model.start", start, f"between 0 and {ALIKE}")
         self.model1 = Model1Settings(projection, (hidden[0], hidden[1]), dropout, start)
@@ -245,12 +253,16 @@ class BertRanker(NeuralRanker):
         assert batch.sequences is not None
         owners = batch.candidates.row_numbers()[pairs]
         most = self.limits.chunk * self.limits.chunks
-        queries = ragged([batch.queries.row(i)[: self.limits.query_pieces] for i in owners], np.int64)
-        documents = ragged([batch.sequences.row(i)[:most] for i in batch.candidates.values[pairs]], np.int64)
-        at_once = AT_ONCE.get(self.device.type, AT_ONCE_ELSEWHERE)
+        queries = [batch.queries.row(i)[: self.limits.query_pieces] for i in owners]
+        documents = [batch.sequences.row(i)[:most] for i in batch.candidates.values[pairs]]
+        at_once, limits = AT_ONCE.get(self.device.type, AT_ONCE_ELSEWHERE), self.limits
         if scored and self.to_the_bit:
             at_once = at_once.for_scores()
-        return encoder_inputs(queries, documents, self.limits, self.specials, at_once)
+        if not scored and self.train_window is not None:
+            limits = ChunkLimits(self.train_window, limits.query_pieces, 1)
+            starts = [best_window(q, d, limits.chunk) for q, d in zip(queries, documents, strict=True)]
+            documents = [d[start:] for start, d in zip(starts, documents, strict=True)]
+        return encoder_inputs(ragged(queries, np.int64), ragged(documents, np.int64), limits, self.specials, at_once)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:  # noqa: ARG002
         """Training batches become tensors; batches that are scored stay where they are, memory-mapped."""

@@ -13,7 +13,7 @@ import yaml
 
 from experiment.all_rows import RANDOM, ROWS, SLOW, Asked, Job, asked_for, command, minutes, plan, rows_of
 from experiment.folders import RunFolder, write_json, write_text
-from experiment.named_configs import names, resolve
+from experiment.named_configs import merged, names, resolve
 from user_error import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,6 +58,14 @@ def test_a_training_with_other_settings_is_to_do_again(tmp_path: Path) -> None:
     write_text(run.config, yaml.safe_dump({"model": {"p_self": 0.99}}))
     asked = asked_for(["--output_dir", str(tmp_path)])
     assert [job.state for job in plan(asked, tmp_path) if job.row == "nn_model1"] == ["to do", "to do"]
+
+
+def test_how_it_was_computed_does_not_matter(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "bert_vanilla_short" / "seed-1")
+    wanted = merged("bert_vanilla_short", "pydocs_passage")[0]["init_args"]
+    write_text(run.config, yaml.safe_dump({"model": {**wanted, "pairs_at_once": 1}}))
+    asked = asked_for(["--output_dir", str(tmp_path)])
+    assert [job.state for job in plan(asked, tmp_path) if job.row == "bert_vanilla_short"] == ["done", "to do"]
 
 
 def test_a_damaged_file_costs_the_estimate_alone(tmp_path: Path) -> None:

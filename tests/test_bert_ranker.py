@@ -353,3 +353,16 @@ def test_the_cpu_profile_freezes_a_third_and_drops_nothing_out(tmp_path: Path) -
 def test_wrong_settings_of_the_encoder_get_one_line(backbone: Path, setting: str, value: float) -> None:
     with pytest.raises(UserError, match=f"--model.{setting}"):
         new_ranker(backbone, **{setting: value})  # type: ignore[arg-type]
+
+
+def test_a_short_training_reads_the_window_that_speaks_of_the_query_and_ranks_by_the_whole(backbone: Path) -> None:
+    """53 pieces of a chunk are ranked by, 3 chunks of them; 16 positions are learned from: 5 of a document."""
+    whole, short = new_ranker(backbone, "model1"), new_ranker(backbone, "model1", train_window=16)
+    query, document = [10, 11], [*range(20, 120), 11, 10, *range(120, 160)]
+    batch = batch_of([query], [document], [[0]])
+    (group,) = short.collate(batch).groups
+    assert group.tokens.shape == (1, 3 + 2 + 5) and {10, 11} <= set(group.tokens[0, 4:-1].tolist())
+    np.testing.assert_array_equal(short.score(batch), whole.score(batch))
+    assert len(whole.collate(batch).cls_at) == 3
+    with pytest.raises(UserError, match=r"--model\.train_window 65: must be more than the query"):
+        new_ranker(backbone, train_window=65)
