@@ -9,15 +9,16 @@ turns; what is compared is the median of the ratios of each turn. Everything is 
 
 Cost of a head: whole passes differ by more from round to round than a head costs. So what stands behind the encoder is
 timed by itself, in many short rounds on the same hidden states, and what a head takes there more than vanilla does is
-set against the time of a whole vanilla pass. The ratios of whole rounds stand beside it.
+set against the time of a whole vanilla pass. What the encoder itself takes more (to keep all its layers for a CEDR
+head, to bring gradients into them) is not in it: the ratios of whole rounds stand beside it.
 
 Training: forward, backward, optimiser over (query, relevant, other) triples, `--at_once` of them at once on both sides;
 ours starts from prepared word pieces, as in train.py. The CrossEncoder is trained by its own MarginMSELoss. Re-ranking:
 `score_texts`, tokenisation included as it is in `CrossEncoder.predict`; and `score` on prepared word pieces, which is
 what train.py and evaluate.py do.
 
-Bounds: training and re-ranking at least as fast as CrossEncoder; a full step with the Model 1 head at most 5 % over
-vanilla, with DRMM at most 10 %; the CPU scorer of `nn_model1_exp` at least 1,000 times the throughput of
+Bounds: training and re-ranking at least as fast as CrossEncoder; what a head adds behind the encoder at most 5 % of a
+vanilla pass for Model 1, 10 % for DRMM; the CPU scorer of `nn_model1_exp` at least 1,000 times the throughput of
 bert_vanilla_short. Exits with 1 if one is missed. Wants two idle cores. --small: tiny sizes, nothing is bounded.
 """
 
@@ -211,7 +212,7 @@ def cost_of_heads(options: argparse.Namespace) -> bool:
         whole = [{head: seconds(run, head) for head in rankers} for _ in range(options.repeats + 1)][1:]
         vanilla = median(one["vanilla"] for one in whole)
         behind = {head: BehindTheEncoder(ranker, batch, training) for head, (ranker, _) in rankers.items()}
-        short = [{head: seconds(run) for head, run in behind.items()} for _ in range(SHORT_ROUNDS + 2)][2:]
+        short = [{head: seconds(one) for head, one in behind.items()} for _ in range(SHORT_ROUNDS + 2)][2:]
         print(f"  {what}: vanilla {vanilla:.2f} s, {options.repeats} rounds", flush=True)
         for head in list(rankers)[1:]:
             more = median(one[head] - one["vanilla"] for one in short)

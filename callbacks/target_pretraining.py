@@ -65,6 +65,7 @@ class EncoderPretraining(L.Callback):
             "tokens": tokens,
             "backbone": encoder_identity(FLAG, backbone),
             "settings": settings._asdict(),
+            "precision": trainer.get("precision"),
             "code": code_version(_CODE),
         }
         self.folder = place / f"pretrained-{fingerprint(self.parameters)}"

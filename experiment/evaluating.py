@@ -21,7 +21,7 @@ from experiment.reranking import Reranked, Speed, as_run, milliseconds_per_1k, r
 from experiment.results import collect_results, write_results
 from experiment.tracked_results import Evaluated, track_evaluation, track_summaries
 from experiment.tracking import never_fatal
-from experiment.training import quiet_lightning
+from experiment.training import check_precision, quiet_lightning
 from lexical.trec_run import write_run
 from lightning_modules.ranker import Ranker
 from terminal import be_silent, say
@@ -88,6 +88,7 @@ def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: 
     if settings["precision"] is None:  # as it was trained: the figures of its training are found again
         settings["precision"] = folder.load_config()["trainer"]["precision"]
     else:
+        check_precision(settings["precision"], model)
         model.use_precision(settings["precision"])
     trainer = ranking_trainer(model, settings)
     device = trainer.strategy.root_device

@@ -19,7 +19,7 @@ from terminal import PREFIX, say
 from user_error import UserError
 
 ROOT = CONFIGS.parent
-HOW = ("pairs_at_once", "checkpoint_steps", "gradient_checkpointing")  # settings that change how, not what is learned
+ONLY_HOW = ("pairs_at_once", "checkpoint_steps", "gradient_checkpointing")  # it is learned, not what
 
 
 class Step(NamedTuple):
@@ -76,7 +76,7 @@ def state_of(run: RunFolder, wanted: Mapping[str, Any]) -> str:
     """A training with other settings of the model than `wanted` is to do again."""
     if run.config.is_file():
         have = run.load_config().get("model") or {}
-        same = all(have.get(key) == value for key, value in wanted.items() if key not in HOW)
+        same = all(have.get(key) == value for key, value in wanted.items() if key not in ONLY_HOW)
         return "done" if same else "to do"
     return "goes on" if run.checkpoint.is_file() else "to do"
 

@@ -194,11 +194,7 @@ def _given(config: dict[str, Any]) -> dict[str, Any]:
 
 def _settle_trainer(config: dict[str, Any], model: Ranker, name: str) -> None:
     """Writes what the ranker fixes into the configuration: what is saved is what ran. Says what was overruled."""
-    precision = str(config["trainer"]["precision"])
-    if isinstance(model, NeuralRanker) and precision.endswith("-true") and not precision.startswith(("32", "64")):
-        raise UserError(
-            f"--trainer.precision {precision}: weights and scores stay float32; bf16-mixed is what you want"
-        )
+    check_precision(config["trainer"]["precision"], model)
     for key, value in model.trainer_settings().items():
         asked = config["trainer"][key]
         if asked not in (value, None, _TRAINER_DEFAULTS.get(key)):
@@ -206,6 +202,14 @@ def _settle_trainer(config: dict[str, Any], model: Ranker, name: str) -> None:
         config["trainer"][key] = value
     for key in ("logger", "callbacks", "default_root_dir"):
         config["trainer"].pop(key, None)
+
+
+def check_precision(precision: Any, model: Ranker) -> None:
+    half = str(precision).endswith("-true") and not str(precision).startswith(("32", "64"))
+    if half and isinstance(model, NeuralRanker):
+        raise UserError(
+            f"--trainer.precision {precision}: weights and scores stay float32; bf16-mixed is what you want"
+        )
 
 
 def quiet_lightning() -> None:

@@ -7,7 +7,6 @@ a score of the contextual vectors (`heads/`, one a file).
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,10 +20,10 @@ from lexical.ragged import ragged
 from lightning_modules.bert_evidence import bert_evidence
 from lightning_modules.best_window import best_window
 from lightning_modules.chunk_encoder import (
-    BF16,
     FLAG,
     ChunkEncoder,
     encoder_precision,
+    encoder_type,
     new_transformer,
     on_device,
     pretrained_transformer,
@@ -93,7 +92,7 @@ class BertRanker(NeuralRanker):
     """
 
     slow = reads_texts = True
-    bf16 = False  # the encoder multiplies in bfloat16; heads and scores are float32
+    trained_in: str | None = None  # precision of the encoder, by Lightning's name; heads and scores are float32
     encoder: ChunkEncoder
     head: nn.Module
     specials: Specials
@@ -211,7 +210,9 @@ class BertRanker(NeuralRanker):
 
     def encode(self, inputs: EncoderInputs) -> Encoded:
         """Contextual vectors: the same inside a trainer and outside of one."""
-        with torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext():
+        device = self.device.type
+        half = encoder_type(self.trained_in, device)
+        with torch.autocast(device, half or torch.bfloat16, enabled=half is not None):
             return self.encoder(inputs)
 
     # --- training
@@ -235,7 +236,7 @@ class BertRanker(NeuralRanker):
         return encoder_precision(gpu)
 
     def use_precision(self, precision: str | None) -> None:
-        self.bf16 = precision == BF16
+        self.trained_in = precision
 
     def needs(self) -> Needs:
         options = PairOptions(

@@ -11,9 +11,9 @@ def best_window(query: np.ndarray, document: np.ndarray, width: int) -> int:
     A piece of the query counts 1 in a whole document, however often it is said, so that frequent pieces do not decide.
     Where many windows hold the same, the middle one of the first such stretch has the matches in its midst.
     """
-    if len(document) <= width:
-        return 0
     said = np.isin(document, query)
+    if len(document) <= width or not said.any():
+        return 0
     _, kind, counts = np.unique(document, return_inverse=True, return_counts=True)
     share = np.concatenate([[0.0], np.cumsum(said / counts[kind])])
     sums = share[width:] - share[:-width]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ from torch import Tensor, nn
 from lightning_modules.chunks import EncoderInputs, Group, Specials
 from lightning_modules.heads.encoded import Encoded
 from packaged_encoder import fetched, trained_encoder
+from terminal import say
 from user_error import UserError
 
 FLAG = "--model.backbone"
-BF16 = "bf16-mixed"  # Lightning's name
+BF16 = "bf16-mixed"
+HALF = {BF16: torch.bfloat16, "bf16": torch.bfloat16, "16-mixed": torch.float16, "16": torch.float16}  # of Lightning
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")  # BERT, DistilBERT
 ATTENTION = "sdpa"  # torch's scaled-dot-product attention: flash or memory-efficient where the device has it
 
@@ -116,9 +119,31 @@ def _without_pooler(config: Any) -> dict[str, bool]:
 
 def encoder_precision(gpu: bool) -> str | None:
     """bfloat16 for the encoder where the GPU, or the CPU, multiplies in it; heads and scores are float32 anyway."""
-    if gpu:
-        return BF16 if torch.cuda.is_bf16_supported(including_emulation=False) else None
-    return BF16 if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported() else None
+    has = torch.cuda.is_bf16_supported(including_emulation=False) if gpu else cpu_has_bf16()
+    return BF16 if has else None
+
+
+def encoder_type(precision: str | None, device: str) -> torch.dtype | None:
+    """What an encoder multiplies in on this device, by Lightning's name of a precision; None: float32.
+
+    A CPU without instructions for bfloat16 would take many times as long as in float32.
+    """
+    half = HALF.get(str(precision))
+    if half is None or device != "cpu":
+        return half
+    return torch.bfloat16 if cpu_has_bf16() else _say_float32()
+
+
+@cache
+def cpu_has_bf16() -> bool:
+    has = torch.cpu.get_capabilities()
+    return bool(has.get("avx512_bf16") or has.get("amx_bf16"))
+
+
+@cache
+def _say_float32() -> None:
+    """Once."""
+    say("this CPU does not multiply in bfloat16, which the ranker was trained in: float32, other digits")
 
 
 def on_device(inputs: EncoderInputs, device: torch.device) -> Any:

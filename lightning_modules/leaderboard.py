@@ -135,6 +135,7 @@ class Leaderboard(LeaderboardTraditional):
 
     random = True
     slow = True
+    asked_precision: str | None = None
 
     def __init__(
         self, parts: list[str], reranker: str = "bert_model1_full", reranked: int = 100, rerank_depth: int = 1000
@@ -148,6 +149,7 @@ class Leaderboard(LeaderboardTraditional):
     def use_sources(self, sources: Sequence[Source]) -> None:
         super().use_sources(sources)
         self.sampled = self.reranker.sampled
+        self.use_precision(self.asked_precision)
 
     @property
     def parts(self) -> tuple[Source, ...]:
@@ -164,8 +166,9 @@ class Leaderboard(LeaderboardTraditional):
         return _on_any_device(super().ranking_settings())
 
     def use_precision(self, precision: str | None) -> None:
-        """The second ranker scores as it was trained, unless something else is asked for when it is there."""
-        if self.sources:
+        """The second ranker scores as it was trained, unless something else is asked for."""
+        self.asked_precision = precision
+        if self.sources and precision is not None:
             self.reranker.use_precision(precision)
 
     def training_step(self, batch: FusionBatch, batch_idx: int) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lightning_modules.bert_ranker import BertRanker
 
 SETTINGS = ("head", "chunks", "positions", "query_pieces", "projection", "hidden")  # what the weights are made for
-PRECISION = "bf16"  # the encoder multiplied in bfloat16 when it was trained
+PRECISION = "precision"  # that the encoder was trained in
 
 
 def save_ranker(ranker: BertRanker, folder: Path) -> None:
@@ -45,9 +45,11 @@ def save_ranker(ranker: BertRanker, folder: Path) -> None:
     transformer.save_pretrained(beside)
     save_file({name: one.contiguous() for name, one in ranker.head.state_dict().items()}, beside / "head.safetensors")
     AutoTokenizer.from_pretrained(encoder_folder(ranker.backbone)).save_pretrained(beside)
-    limits = ranker.limits
-    values = (ranker.head_name, limits.chunks, limits.positions, limits.query_pieces, *ranker.model1[:2])
-    settings = {**dict(zip(SETTINGS, values, strict=True)), PRECISION: ranker.bf16}
+    limits, model1 = ranker.limits, ranker.model1
+    values = (
+        ranker.head_name, limits.chunks, limits.positions, limits.query_pieces, model1.projection, model1.hidden,
+    )  # fmt: skip
+    settings = {**dict(zip(SETTINGS, values, strict=True)), PRECISION: ranker.trained_in}
     (beside / "ranker.json").write_text(json.dumps(settings, indent=1) + "\n")
     shutil.rmtree(folder, ignore_errors=True)
     beside.rename(folder)
@@ -57,12 +59,12 @@ def load_saved_ranker(target: type[BertRanker], folder: Path) -> BertRanker:
     """The ranker in evaluation mode; a folder that is not whole is refused."""
     try:
         settings = json.loads((folder / "ranker.json").read_text(encoding="utf-8"))
-        bf16 = settings.pop(PRECISION, False) is True  # older folders do not say it
+        precision = settings.pop(PRECISION, None)  # older folders do not say it
         if set(settings) != set(SETTINGS):
             raise ValueError(f"ranker.json must have {', '.join(SETTINGS)}")
         tokenizer = read_tokenizer(folder)
         ranker = target(backbone=str(folder), **settings)
-        ranker.bf16 = bf16
+        ranker.use_precision(precision)
         pieces = sorted(tokenizer.get_vocab().items(), key=lambda piece: piece[1])
         vocabulary = [piece for piece, _ in pieces]
         ranker.use_vocabulary(vocabulary)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,14 @@ import torch
 from lexical.batches import RankingBatch
 from lexical.ragged import ragged
 from lightning_modules.bert_ranker import BertRanker
-from lightning_modules.chunk_encoder import BF16, encoder_precision
+from lightning_modules.chunk_encoder import BF16, _say_float32, cpu_has_bf16, encoder_type
 from lightning_modules.saved_ranker import read_tokenizer
 from packaged_encoder import packaged_encoder
 from tests.tiny_bert import write_tiny_bert, write_tiny_tokenizer
 from user_error import UserError
 
 HEADS = ["vanilla", "knrm", "drmm", "pacrr", "model1"]
-PRECISIONS = list(dict.fromkeys([None, encoder_precision(gpu=False)]))  # float32, and what this CPU is trained with
+PRECISIONS = [None, BF16]  # float32 both on a CPU that cannot multiply in the other
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"t{i}" for i in range(195))]
 
 
@@ -83,11 +84,15 @@ def test_scores_that_are_computed_together_are_the_same_but_for_rounding(
     np.testing.assert_allclose(ranker.score(batch), one_by_one, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_packaged_encoder_scores_a_pair_to_the_bit_alone_and_beside_others(threads: int) -> None:
+def test_the_packaged_encoder_scores_a_pair_to_the_bit_alone_and_beside_others(
+    threads: int, precision: str | None
+) -> None:
     tokenizer = read_tokenizer(packaged_encoder()).get_vocab()
     vocabulary = sorted(tokenizer, key=lambda piece: tokenizer[piece])
     ranker = BertRanker(head="model1", chunks=2, positions=128)
+    ranker.use_precision(precision)
     ranker.use_vocabulary(vocabulary)
     ranker.start_weights(vocabulary)
     ranker.eval()
@@ -134,9 +139,9 @@ def test_the_vectors_are_those_of_the_model_itself(backbone: Path) -> None:
             types = torch.tensor([[0] * 7 + [1] * 51])
             found = model(tokens, token_type_ids=types, output_hidden_states=True)
             outputs.append(torch.stack(found.hidden_states)[:, 0])  # (layers, tokens, width)
-    torch.testing.assert_close(encoded.query[:, 0], outputs[0][:, 1:6], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.cat(tuple(encoded.query)), outputs[0][:, 1:6], rtol=1e-4, atol=1e-5)
     expected = torch.cat([one[:, 7:57] for one in outputs], dim=1)
-    torch.testing.assert_close(encoded.document[:, 0], expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.cat(tuple(encoded.document)), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(encoded.cls[0], (outputs[0][-1, 0] + outputs[1][-1, 0]) / 2, rtol=1e-4, atol=1e-5)
 
 
@@ -170,10 +175,10 @@ def test_model1_equals_the_formula_written_out(backbone: Path) -> None:
         for pair, length in enumerate((20, 70)):
             total = 0.0
             for q in range(3):
-                x_q = network.query(encoded.query[-1, pair, q])  # type: ignore[operator]
+                x_q = network.query(encoded.query[-1][pair, q])  # type: ignore[operator]
                 p = 0.0
                 for d in range(length):
-                    x_d = network.document(encoded.document[-1, pair, d])  # type: ignore[operator]
+                    x_d = network.document(encoded.document[-1][pair, d])  # type: ignore[operator]
                     hidden = torch.relu(network.f1(torch.cat([x_q, x_d, x_q * x_d])))  # type: ignore[operator]
                     p += float(torch.sigmoid(network.f3(torch.relu(network.f2(hidden))))) / length  # type: ignore[operator]
                 total += float(np.log(p))
@@ -280,14 +285,32 @@ def test_a_ranker_scores_in_the_precision_of_its_training_wherever_it_is(backbon
     exact = ranker.score_texts(queries, documents)
     ranker.use_precision(BF16)
     expected = ranker.score_texts(queries, documents)
-    assert expected != exact and expected == pytest.approx(exact, rel=0.02) and expected.dtype == np.float32
+    assert (expected != exact) == cpu_has_bf16()
+    assert expected == pytest.approx(exact, rel=0.02) and expected.dtype == np.float32
     ranker.save_pretrained(tmp_path / "saved")
     loaded = BertRanker.from_pretrained(tmp_path / "saved")
     np.testing.assert_array_equal(loaded.score_texts(queries, documents), expected)
-    with torch.autocast("cpu", torch.bfloat16):  # as in a trainer
+    for name in ("bf16", "16-mixed", "16"):  # Lightning has several names for it, on a CPU
+        ranker.use_precision(name)
         np.testing.assert_array_equal(ranker.score_texts(queries, documents), expected)
     ranker.use_precision("32-true")
-    np.testing.assert_array_equal(ranker.score_texts(queries, documents), exact)
+    with torch.autocast("cpu", torch.bfloat16):  # what is around it does not matter
+        np.testing.assert_array_equal(ranker.score_texts(queries, documents), exact)
+    settings = json.loads((tmp_path / "saved" / "ranker.json").read_text())
+    del settings["precision"]  # as older versions saved it
+    (tmp_path / "saved" / "ranker.json").write_text(json.dumps(settings))
+    np.testing.assert_array_equal(BertRanker.from_pretrained(tmp_path / "saved").score_texts(queries, documents), exact)
+
+
+def test_a_cpu_without_bfloat16_is_not_made_to_emulate_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lightning_modules.chunk_encoder.cpu_has_bf16", lambda: False)
+    _say_float32.cache_clear()
+    assert [encoder_type(BF16, "cpu") for _ in range(2)] == [None, None]
+    assert capsys.readouterr().err.count("does not multiply in bfloat16") == 1
+    assert encoder_type(BF16, "cuda") is torch.bfloat16 and encoder_type("16-mixed", "cuda") is torch.float16
+    assert encoder_type(None, "cuda") is encoder_type("32-true", "cuda") is None
 
 
 @pytest.mark.parametrize("broken", ["ranker.json", "head.safetensors", "tokenizer.json", "model.safetensors"])

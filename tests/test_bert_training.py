@@ -19,6 +19,7 @@ from lightning_modules.neural_ranker import rate_factor
 from tests.tiny_bert import with_packaged_tokenizer, write_tiny_bert
 from tests.training_place import Gradients, Place, assert_same, logged, weights
 from train import train
+from user_error import UserError
 
 SMALL = ["--trainer.accelerator=cpu", "--model.positions=64", "--model.query_pieces=8", "--model.train_queries=48"]
 
@@ -58,6 +59,8 @@ def test_without_a_gpu_the_profile_is_saved_and_the_samples_are_measured(trained
     assert sampled[0].depth == 20
     (bert,) = (one for one in sampled if one.model == "bert_model1_full")
     assert bert.ms_per_1k > 0
+    with pytest.raises(UserError, match=r"--trainer\.precision bf16-true: weights and scores stay float32"):
+        evaluate([*place.data, "--output_dir", str(place.work / "alone"), "--trainer.precision", "bf16-true"])
 
 
 def test_a_training_logs_padding_and_the_rates_of_both_groups(trained: RunFolder) -> None:

@@ -17,6 +17,8 @@ from experiment.all_rows import asked_for, made_of, plan
 from experiment.folders import RunFolder
 from experiment.loading import load_ranker
 from lexical.trec_run import read_run
+from lightning_modules.bert_ranker import BertRanker
+from lightning_modules.chunk_encoder import encoder_precision
 from lightning_modules.leaderboard import Leaderboard
 from tests.test_bert_training import SMALL as SMALL_BERT
 from tests.test_nn_model1_training import SMALL as SMALL_NETWORK
@@ -141,6 +143,18 @@ def test_with_a_second_ranker_that_counts_the_ranking_is_the_plain_one_too(train
     for row, query in enumerate(data.query_set("test_cpu").ids):
         mine = slice(batch.candidates.offsets[row], batch.candidates.offsets[row + 1])
         assert by_score(dict(zip(ids[mine].tolist(), scores[mine].tolist(), strict=True))) == expected[query]
+
+
+def test_the_second_ranker_scores_as_it_was_trained_unless_another_precision_is_asked_for(trained: Trained) -> None:
+    data = trained.place.opened()
+    ranker = load_ranker(trained.folder("leaderboard"), "leaderboard", data)
+    assert isinstance(ranker, Leaderboard) and isinstance(ranker.reranker, BertRanker)
+    assert ranker.reranker.trained_in == encoder_precision(gpu=False)
+    ranker.use_precision("32-true")
+    assert ranker.reranker.trained_in == "32-true"
+    ranker.reranker.use_precision(None)
+    ranker.use_sources(ranker.sources)  # in whatever order both come
+    assert ranker.reranker.trained_in == "32-true"
 
 
 def test_the_traditional_run_is_a_weighted_sum_and_no_worse_than_any_feature(trained: Trained) -> None:
