@@ -55,9 +55,10 @@ class BertRanker(NeuralRanker):
         chunks: chunks of a document that are read at the most: 1 for the short rows, 3 for the full ones.
         backbone: "packaged" (the encoder of the requirements), a Hugging Face name, or a folder.
         positions: of a chunk, query and special tokens included.
-        train_window: it learns from one chunk of so many positions of each document, where that speaks of the query;
-            short ones, and so many more of them. When not given, it learns from all that it ranks by.
         query_pieces: pieces of a query that are read.
+        train_window: it learns from one window of so many positions of each document, the one that says most of the
+            query (`best_window`): cheaper, so that more queries can be learned from. When not given, it learns from all
+            that it ranks by.
         projection: width of x_q and x_d of the Model 1 layer.
         hidden: widths of its F1 and F2.
         dropout: share of its token features that is dropped in training.
@@ -104,8 +105,8 @@ class BertRanker(NeuralRanker):
         chunks: int = 1,
         backbone: str = PACKAGED,
         positions: int = 512,
-        train_window: int | None = None,
         query_pieces: int = 32,
+        train_window: int | None = None,
         projection: int = 128,
         hidden: list[int] = [128, 64],  # noqa: B006 - jsonargparse shows it; never changed
         dropout: float = 0.1,
