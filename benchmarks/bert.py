@@ -106,8 +106,8 @@ def our_step(ranker: BertRanker, optimizer: torch.optim.Optimizer, batches: list
     for batch in batches:
         inputs = ranker.collate(batch)
         padding.append(inputs.padding)
-        scores = ranker.pair_scores(ranker.transfer_batch_to_device(inputs, ranker.device, 0))
-        F.relu(1 - scores[:, 0] + scores[:, 1]).sum().backward()
+        _, loss = ranker.hinge(ranker.transfer_batch_to_device(inputs, ranker.device, 0))
+        loss.backward()
     optimizer.step()
     return median(padding)
 

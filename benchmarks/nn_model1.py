@@ -98,7 +98,7 @@ def padded(texts: Ragged) -> Tensor:
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, margin: float, ours: bool) -> Tensor:
     optimizer.zero_grad()
     if ours and isinstance(model, NNModel1):
-        scores = model.pair_scores(model.transfer_batch_to_device(distinct_pairs(batch[0]), model.device, 0))
+        (scores,) = model.pair_scores(model.transfer_batch_to_device(distinct_pairs(batch[0]), model.device, 0))
     else:
         scores = padded_scores(model, padded(batch[0].queries).repeat_interleave(2, 0), padded(batch[1]))
     F.relu(margin - scores[:, 0] + scores[:, 1]).sum().backward()

@@ -9,6 +9,7 @@ import torch
 
 from lexical.batches import RankingBatch
 from lexical.evidence import Evidence, model1_evidence
+from lightning_modules.bert_scores import each_by_itself
 from lightning_modules.chunks import chunk_lengths
 from lightning_modules.heads.model1 import Model1Head
 
@@ -20,16 +21,17 @@ def bert_evidence(ranker: BertRanker, batch: RankingBatch) -> list[Evidence]:
     """One document after the other: explanations are for few. The score is not divided by the query's length."""
     head = ranker.head
     assert isinstance(head, Model1Head) and batch.sequences is not None
-    found = []
-    for number, document in enumerate(batch.candidates.values):
-        with torch.no_grad():
-            encoded = ranker.encode_pairs(batch, np.array([number]))
-            with torch.autocast(ranker.device.type, enabled=False):
-                translation, _, q, d = (one.cpu().numpy() for one in head.translations(encoded))
+    sequences = batch.sequences
+
+    def evidence_of(number: int) -> Evidence:
+        encoded = ranker.encode_pairs(batch, np.array([number]))
+        with torch.autocast(ranker.device.type, enabled=False):
+            translation, _, q, d = (one.cpu().numpy() for one in head.translations(encoded))
         read = encoded.query_mask.shape[1], encoded.document_mask.shape[1]
         whole = np.zeros(read)
         whole[q, d] = translation
-        lengths = chunk_lengths(len(batch.sequences.row(document)), ranker.limits)
+        lengths = chunk_lengths(len(sequences.row(batch.candidates.values[number])), ranker.limits)
         chunks = tuple(int(one) for one in np.cumsum([0, *lengths[:-1]]))
-        found.append(model1_evidence(whole, np.zeros(read[0]), head.floor, 1, chunks))
-    return found
+        return model1_evidence(whole, np.zeros(read[0]), head.floor, 1, chunks)
+
+    return list(each_by_itself(ranker, evidence_of, range(len(batch.candidates.values))))

@@ -18,6 +18,7 @@ from lexical.batches import Needs, PairOptions, QuerySample, RankingBatch
 from lexical.evidence import Evidence
 from lexical.ragged import ragged
 from lightning_modules.bert_evidence import bert_evidence
+from lightning_modules.bert_scores import bert_scores
 from lightning_modules.best_window import best_window
 from lightning_modules.chunk_encoder import (
     FLAG,
@@ -29,21 +30,25 @@ from lightning_modules.chunk_encoder import (
     pretrained_transformer,
     specials_of,
 )
-from lightning_modules.chunks import ChunkLimits, EncoderInputs, GroupLimits, Specials, encoder_inputs, slices_of
+from lightning_modules.chunks import (
+    ChunkLimits,
+    EncoderInputs,
+    GroupLimits,
+    InputParts,
+    Specials,
+    encoder_inputs,
+)
 from lightning_modules.heads.by_name import HEADS, HeadName, Model1Settings, new_head
 from lightning_modules.heads.encoded import Encoded
-from lightning_modules.heads.model1 import ALIKE
 from lightning_modules.neural_ranker import NeuralRanker
 from lightning_modules.saved_ranker import load_saved_ranker, read_tokenizer, save_ranker, text_pairs
 from lightning_modules.target_pretraining import PretrainingSettings
 from packaged_encoder import PACKAGED, check_pieces, encoder_folder
-from terminal import say, track
+from terminal import say
 from user_error import UserError, require
 
 AT_ONCE = {"cpu": GroupLimits()}  # what the encoder is given at once
 AT_ONCE_ELSEWHERE = GroupLimits(positions=1 << 16, padding=1 << 12)
-PIECES_SCORED = 1 << 15  # document pieces that are scored together: their vectors of all layers are in memory
-
 CPU_VALIDATION = QuerySample(queries=50, depth=10)  # what a CPU can do in a minute
 
 
@@ -140,19 +145,9 @@ class BertRanker(NeuralRanker):
         )  # fmt: skip
         if backbone.startswith(("/", ".", "~")) and not Path(backbone).expanduser().is_dir():
             raise UserError(f"--model.backbone: there is no folder {backbone}")
-        require(chunks >= 1, "--model.chunks", chunks, "1 or more")
-        require(query_pieces >= 1, "--model.query_pieces", query_pieces, "1 or more")
-        require(positions >= query_pieces + 4, "--model.positions", positions, "more than the query and 3 specials")
-        wide = train_window is None or query_pieces + 4 <= train_window <= positions
-        require(
-            wide, "--model.train_window", train_window, "more than the query and 3 specials, --model.positions at most"
-        )
         require(train_queries is None or train_queries >= 1, "--model.train_queries", train_queries, "1 or more")
         require(cpu_train_queries >= 1, "--model.cpu_train_queries", cpu_train_queries, "1 or more")
         require(head_learning_rate > 0, "--model.head_learning_rate", head_learning_rate, "more than 0")
-        require(projection >= 1, "--model.projection", projection, "1 or more")
-        require(len(hidden) == 2 and min(hidden) >= 1, "--model.hidden", hidden, "two widths, such as [128, 64]")
-        require(0 <= dropout < 1, "--model.dropout", dropout, "from 0 to less than 1")
         require(frozen_layers is None or frozen_layers >= 0, "--model.frozen_layers", frozen_layers, "0 or more")
         known = encoder_dropout is None or 0 <= encoder_dropout < 1
         require(known, "--model.encoder_dropout", encoder_dropout, "from 0 to less than 1")
@@ -161,10 +156,10 @@ class BertRanker(NeuralRanker):
         self.cooldown, self.negatives_from, self.found_only = cooldown, negatives_from, found_only
         self.frozen_layers, self.encoder_dropout = frozen_layers, encoder_dropout
         self.explains = head == "model1"
-        self.limits, self.train_window = ChunkLimits(positions, query_pieces, chunks), train_window
+        self.limits = ChunkLimits(positions, query_pieces, chunks).check()
+        self.train_limits = self.limits if train_window is None else self.limits.window(train_window)
         self.head_name, self.backbone, self.gradient_checkpointing = head, backbone, gradient_checkpointing
-        require(start is None or 0 < start < ALIKE, "--model.start", start, f"between 0 and {ALIKE}")
-        self.model1 = Model1Settings(projection, (hidden[0], hidden[1]), dropout, start)
+        self.model1 = Model1Settings(projection, hidden, dropout, start).check()
         self.pretrain = PretrainingSettings(pretrain_sequences, pretrain_rate).check() if pretrain else None
         self.profile, self.sampled = str(profile), profile == "cpu"
         self.train_queries, self.cpu_train_queries = train_queries, cpu_train_queries
@@ -246,9 +241,13 @@ class BertRanker(NeuralRanker):
         sample = CPU_VALIDATION if self.sampled else QuerySample()
         return Needs((self.field,), "pairs", "sample", self.rerank_depth, pairs=options, sample=sample)
 
-    def collate(self, batch: RankingBatch) -> EncoderInputs:
-        """The sequences of all candidates of a batch, query after query."""
-        return self.inputs_of(batch, np.arange(len(batch.candidates.values)))
+    def collate(self, batch: RankingBatch) -> InputParts:
+        """The sequences of all candidates of a batch, query after query. On a CPU each pair is a part by itself: small
+        matrices are as good there, and what keeps its margin needs no backward pass."""
+        count = len(batch.candidates.values)
+        each = 2 if self.device.type == "cpu" else max(2, count)
+        places = [np.arange(first, min(first + each, count)) for first in range(0, count, each)]
+        return InputParts(tuple(self.inputs_of(batch, some) for some in places))
 
     def inputs_of(self, batch: RankingBatch, pairs: np.ndarray, scored: bool = False) -> EncoderInputs:
         """The sequences of some of the batch's (query, candidate) pairs; `scored`: for scores, not for gradients."""
@@ -260,20 +259,20 @@ class BertRanker(NeuralRanker):
         at_once, limits = AT_ONCE.get(self.device.type, AT_ONCE_ELSEWHERE), self.limits
         if scored and self.to_the_bit:
             at_once = at_once.for_scores()
-        if not scored and self.train_window is not None:
-            limits = ChunkLimits(self.train_window, limits.query_pieces, 1)
+        if not scored and self.train_limits != limits:
+            limits = self.train_limits
             starts = [best_window(q, d, limits.chunk) for q, d in zip(queries, documents, strict=True)]
             documents = [d[start:] for start, d in zip(starts, documents, strict=True)]
         return encoder_inputs(ragged(queries, np.int64), ragged(documents, np.int64), limits, self.specials, at_once)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:  # noqa: ARG002
         """Training batches become tensors; batches that are scored stay where they are, memory-mapped."""
-        return on_device(batch, device) if isinstance(batch, EncoderInputs) else batch
+        return (
+            InputParts(tuple(on_device(one, device) for one in batch.parts)) if isinstance(batch, InputParts) else batch
+        )
 
-    def pair_scores(self, batch: Any) -> Tensor:
-        if not batch.groups:  # the last optimiser step of an epoch has fewer pairs: this part is without any
-            return torch.zeros(0, 2, device=self.device) + 0.0 * sum(one.sum() for one in self.parameters())
-        return self(batch).view(-1, 2)
+    def pair_scores(self, batch: Any) -> list[Tensor]:
+        return [self(part).view(-1, 2) for part in batch.parts]
 
     def optimizer(self) -> torch.optim.Optimizer:
         learning = [weight for weight in self.encoder.parameters() if weight.requires_grad]
@@ -318,21 +317,7 @@ class BertRanker(NeuralRanker):
         return np.asarray(whole.cpu().numpy())
 
     def score(self, batch: RankingBatch, share: int = 0, shares: int = 1) -> np.ndarray:
-        """Pairs of about one length together, the longest first; 0 for the slices of other shares.
-
-        On a CPU a score does not depend on the other pairs, not in its last bit: sequences are padded each to a length
-        of its own, and the head gets one pair after the other. So an explanation has the score of the run file.
-        """
-        assert batch.sequences is not None
-        lengths = batch.sequences.lengths()[batch.candidates.values].clip(max=self.limits.chunk * self.limits.chunks)
-        scores = np.zeros(len(lengths), np.float32)
-        slices = slices_of(lengths, PIECES_SCORED)[share::shares]
-        with torch.no_grad():
-            for pairs in track(slices, "score", total=len(slices)) if len(slices) > 1 else slices:
-                encoded = self.encode_pairs(batch, pairs)
-                found = [self.head(one) for one in (encoded.pairs() if self.to_the_bit else [encoded])]
-                scores[pairs] = torch.cat(found).float().cpu().numpy()
-        return scores
+        return bert_scores(self, batch, share, shares)
 
     def encode_pairs(self, batch: RankingBatch, pairs: np.ndarray) -> Encoded:
         """Some pairs of the batch, encoded as they are for their scores."""

@@ -9,11 +9,13 @@ behind the encoder is plain gathering.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from lexical.ragged import Ragged, offsets_of
+from user_error import require
 
 SPECIALS = 3  # [CLS] and two [SEP]
 
@@ -29,6 +31,23 @@ class ChunkLimits(NamedTuple):
     def chunk(self) -> int:
         """Document pieces of a chunk at the most."""
         return self.positions - self.query_pieces - SPECIALS
+
+    @property
+    def least(self) -> int:
+        """Positions for the query, the special tokens and one piece of a document."""
+        return self.query_pieces + SPECIALS + 1
+
+    def check(self) -> ChunkLimits:
+        require(self.chunks >= 1, "--model.chunks", self.chunks, "1 or more")
+        require(self.query_pieces >= 1, "--model.query_pieces", self.query_pieces, "1 or more")
+        require(self.positions >= self.least, "--model.positions", self.positions, "more than the query and 3 specials")
+        return self
+
+    def window(self, positions: int) -> ChunkLimits:
+        """One shorter window of a document."""
+        wanted = "more than the query and 3 specials, --model.positions at most"
+        require(self.least <= positions <= self.positions, "--model.train_window", positions, wanted)
+        return ChunkLimits(positions, self.query_pieces, 1)
 
 
 class Specials(NamedTuple):
@@ -61,12 +80,24 @@ class EncoderInputs(NamedTuple):
     @property
     def padding(self) -> float:
         """Share of the positions that the encoder computes in vain."""
-        sizes = [group.tokens.shape[0] * group.tokens.shape[1] for group in self.groups]  # of arrays or of tensors
-        masked = [
-            size if group.mask is None else int(group.mask.sum())
-            for size, group in zip(sizes, self.groups, strict=True)
-        ]
-        return 1 - sum(masked) / max(1, sum(sizes))
+        return padding_of(self.groups)
+
+
+class InputParts(NamedTuple):
+    """Training pairs in parts that are encoded one by one."""
+
+    parts: tuple[EncoderInputs, ...]
+
+    @property
+    def padding(self) -> float:
+        return padding_of([group for part in self.parts for group in part.groups])
+
+
+def padding_of(groups: Sequence[Group]) -> float:
+    """Share of the positions that are padding; of arrays or of tensors."""
+    sizes = [group.tokens.shape[0] * group.tokens.shape[1] for group in groups]
+    filled = [size if group.mask is None else int(group.mask.sum()) for size, group in zip(sizes, groups, strict=True)]
+    return 1 - sum(filled) / max(1, sum(sizes))
 
 
 def chunk_lengths(length: int, limits: ChunkLimits) -> list[int]:

@@ -161,10 +161,10 @@ class NNModel1(NeuralRanker):
         arrays = [torch.from_numpy(one).to(device, non_blocking=True) for one in batch[:-1]]
         return DistinctPairs._make([*arrays, batch.documents])
 
-    def pair_scores(self, batch: Any) -> Tensor:
+    def pair_scores(self, batch: Any) -> list[Tensor]:
         """(pairs, 2) log P(Q|D) of the relevant and the other document."""
         pairs: DistinctPairs = batch
-        return self.log_probabilities(pairs).view(-1, 2)
+        return [self.log_probabilities(pairs).view(-1, 2)]
 
     def log_probabilities(self, pairs: Any) -> Tensor:
         """(documents,) log P(Q|D) of all candidates; every distinct pair of tokens goes through the network once."""

@@ -1,8 +1,8 @@
-"""A range of work in equal shares, one for each of torch's threads, without a barrier before the end.
+"""Work for all of torch's threads, without a barrier before its end: a range in equal shares, or a list item by item.
 
 torch divides every single operation among its threads and waits for the slowest. For many small operations in a row
-that costs more than it gains, the more so where other processes use the cores. Here each thread does its share of all
-of them: in these threads torch itself uses one.
+that costs more than it gains, the more so where other processes use the cores; and how it divides a matrix product may
+change the last bits of a row. Here each thread does its share of all of them: in these threads torch itself uses one.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
+S = TypeVar("S")
 T = TypeVar("T")
 SWITCH = 2e-4  # seconds: a share needs Python's lock for microseconds at a time, others may keep it for 5 ms
 
@@ -28,16 +29,31 @@ def in_shares(work: Callable[[int, int], T], total: int, least: int) -> list[T]:
     threads alone, and so does what is computed.
     """
     threads = max(1, min(torch.get_num_threads(), total // least))
-    inference = torch.is_inference_mode_enabled()
-
-    def share(first: int, end: int) -> T:
-        with torch.inference_mode(inference), torch.no_grad():
-            return work(first, end)
-
+    share = _without_gradients(work)
     if threads == 1:
         return [share(0, total)]
     borders = [total * i // threads for i in range(threads + 1)]
     return list(_pool(torch.get_num_threads()).map(share, borders, borders[1:]))
+
+
+def one_thread_each(work: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
+    """work(item) of all items, in their order. Gradients are off, and inference mode is as with the caller.
+
+    What is computed for an item does not depend on the number of threads: torch uses one for it, always.
+    """
+    threads, share = torch.get_num_threads(), _without_gradients(work)
+    yield from map(share, items) if threads == 1 else _pool(threads).map(share, items)
+
+
+def _without_gradients(work: Callable[..., T]) -> Callable[..., T]:
+    """Modes are a thread's own: `work` as it is with the caller."""
+    inference = torch.is_inference_mode_enabled()
+
+    def share(*arguments: Any) -> T:
+        with torch.inference_mode(inference), torch.no_grad():
+            return work(*arguments)
+
+    return share
 
 
 @cache

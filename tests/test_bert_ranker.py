@@ -14,7 +14,7 @@ import torch
 from lexical.batches import RankingBatch
 from lexical.ragged import ragged
 from lightning_modules.bert_ranker import BertRanker
-from lightning_modules.chunk_encoder import BF16, _say_float32, cpu_has_bf16, encoder_type
+from lightning_modules.chunk_encoder import BF16, _say_float32, cpu_has_bf16, encoder_type, on_device
 from lightning_modules.saved_ranker import read_tokenizer
 from packaged_encoder import packaged_encoder
 from tests.tiny_bert import write_tiny_bert, write_tiny_tokenizer
@@ -46,6 +46,11 @@ def batch_of(queries: list[list[int]], documents: list[list[int]], candidates: l
 def texts(lengths: list[int], seed: int = 0) -> list[list[int]]:
     rng = np.random.default_rng(seed)
     return [rng.integers(4, len(VOCABULARY), length).tolist() for length in lengths]
+
+
+def learned_from(ranker: BertRanker, batch: RankingBatch) -> Any:
+    """The batch as the trainer gives it to the ranker."""
+    return ranker.transfer_batch_to_device(ranker.collate(batch), torch.device("cpu"), 0)
 
 
 LENGTHS = [0, 1, 52, 53, 54, 159, 400]  # a chunk has 53 pieces
@@ -129,9 +134,9 @@ def test_the_vectors_are_those_of_the_model_itself(backbone: Path) -> None:
 
     ranker = new_ranker(backbone, "knrm")
     query, document = texts([5, 100], 3)
-    inputs = ranker.collate(batch_of([query], [document], [[0]]))
+    (inputs,) = learned_from(ranker, batch_of([query], [document], [[0]])).parts
     with torch.no_grad():
-        encoded = ranker.encoder(ranker.transfer_batch_to_device(inputs, torch.device("cpu"), 0))
+        encoded = ranker.encoder(inputs)
         model = AutoModel.from_pretrained(str(backbone), add_pooling_layer=False).eval()
         outputs = []
         for part in (document[:50], document[50:]):
@@ -150,7 +155,7 @@ def test_pairs_of_a_training_batch_are_scored_as_in_ranking(backbone: Path, head
     ranker = new_ranker(backbone, head)
     batch = batch_of(texts([4, 6], 1), texts([30, 120, 60, 5]), [[0, 1], [2, 3]])
     with torch.no_grad():
-        found = ranker.pair_scores(ranker.transfer_batch_to_device(ranker.collate(batch), torch.device("cpu"), 0))
+        found = torch.cat(ranker.pair_scores(learned_from(ranker, batch)))
     np.testing.assert_allclose(found.numpy().ravel(), ranker.score(batch), rtol=1e-4, atol=1e-5)
 
 
@@ -158,19 +163,57 @@ def test_pairs_of_a_training_batch_are_scored_as_in_ranking(backbone: Path, head
 def test_all_weights_of_the_head_and_the_encoder_get_gradients(backbone: Path, head: str) -> None:
     ranker = new_ranker(backbone, head)
     batch = batch_of(texts([4, 6], 1), texts([30, 120, 60, 5]), [[0, 1], [2, 3]])
-    scores = ranker.pair_scores(ranker.transfer_batch_to_device(ranker.collate(batch), torch.device("cpu"), 0))
-    torch.relu(10 - scores[:, 0] + scores[:, 1]).sum().backward()
+    ranker.hinge(learned_from(ranker, batch))[1].backward()
     without = [name for name, one in ranker.named_parameters() if one.grad is None]
     assert not without
     assert all(torch.isfinite(one.grad).all() for one in ranker.parameters() if one.grad is not None)
     assert any(one.grad.abs().max() > 0 for one in ranker.encoder.parameters() if one.grad is not None)
 
 
+@pytest.mark.parametrize("head", HEADS)
+def test_what_keeps_its_margin_is_not_computed_backwards_and_the_gradients_are_those_of_all(
+    backbone: Path, head: str
+) -> None:
+    ranker = new_ranker(backbone, head)
+    batch = batch_of(texts([4, 6, 3], 1), texts([30, 120, 60, 5, 9, 14]), [[0, 1], [2, 3], [4, 5]])
+    with torch.no_grad():
+        margins = torch.cat(ranker.pair_scores(learned_from(ranker, batch))).diff(dim=1).neg().flatten()
+    ranker.margin = float(margins.sort().values[1]) + 1e-4  # two pairs do not keep it
+    whole = ranker(on_device(ranker.inputs_of(batch, np.arange(6)), torch.device("cpu"))).view(-1, 2)
+    torch.relu(ranker.margin - whole[:, 0] + whole[:, 1]).sum().backward()
+    expected = {name: one.grad for name, one in ranker.named_parameters()}
+    ranker.zero_grad()
+    backwards: list[int] = []
+    for part in (parts := ranker.pair_scores(learned_from(ranker, batch))):
+        part.register_hook(lambda _: backwards.append(1))
+    ranker.pair_scores = lambda _: parts  # type: ignore[method-assign]
+    losses, loss = ranker.hinge(None)
+    loss.backward()
+    assert len(backwards) == 2 and int((losses > 0).sum()) == 2
+    assert float(loss.detach()) == pytest.approx(float(losses.sum()))
+    for name, one in ranker.named_parameters():
+        assert expected[name] is not None and one.grad is not None, name
+        torch.testing.assert_close(one.grad, expected[name], rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_where_all_pairs_keep_their_margin_every_weight_has_a_gradient_of_zero(backbone: Path) -> None:
+    """Or there is no pair at all, as at the end of an epoch: DDP waits for the gradients all the same."""
+    ranker = new_ranker(backbone)
+    ranker.margin = -100.0
+    kept = batch_of(texts([4, 6], 1), texts([30, 120, 60, 5]), [[0, 1], [2, 3]])
+    for batch, pairs in ((kept, 2), (batch_of([], [], []), 0)):
+        losses, loss = ranker.hinge(learned_from(ranker, batch))
+        loss.backward()
+        assert losses.shape == (pairs,) and float(loss.detach()) == 0.0
+        assert all(one.grad is not None and not one.grad.any() for one in ranker.parameters())
+        ranker.zero_grad()
+
+
 def test_model1_equals_the_formula_written_out(backbone: Path) -> None:
     ranker = new_ranker(backbone, "model1")
     batch = batch_of(texts([3], 1), texts([20, 70]), [[0, 1]])
     with torch.no_grad():
-        encoded = ranker.encoder(ranker.transfer_batch_to_device(ranker.collate(batch), torch.device("cpu"), 0))
+        encoded = ranker.encoder(learned_from(ranker, batch).parts[0])
         network: torch.nn.Module = ranker.head.network  # type: ignore[assignment]
         for pair, length in enumerate((20, 70)):
             total = 0.0
@@ -340,8 +383,7 @@ def trained_step(ranker: BertRanker) -> dict[str, torch.Tensor]:
     """The weights before one optimiser step; the ranker has made it."""
     before = {name: one.detach().clone() for name, one in ranker.named_parameters()}
     batch = batch_of(texts([4, 6], 1), texts([30, 120, 60, 5]), [[0, 1], [2, 3]])
-    scores = ranker.train().pair_scores(ranker.transfer_batch_to_device(ranker.collate(batch), torch.device("cpu"), 0))
-    torch.relu(10 - scores[:, 0] + scores[:, 1]).sum().backward()
+    ranker.train().hinge(learned_from(ranker, batch))[1].backward()
     ranker.optimizer().step()
     return before
 
@@ -383,9 +425,9 @@ def test_a_short_training_reads_the_window_that_speaks_of_the_query_and_ranks_by
     whole, short = new_ranker(backbone, "model1"), new_ranker(backbone, "model1", train_window=16)
     query, document = [10, 11], [*range(20, 120), 11, 10, *range(120, 160)]
     batch = batch_of([query], [document], [[0]])
-    (group,) = short.collate(batch).groups
+    (group,) = short.collate(batch).parts[0].groups
     assert group.tokens.shape == (1, 3 + 2 + 5) and {10, 11} <= set(group.tokens[0, 4:-1].tolist())
     np.testing.assert_array_equal(short.score(batch), whole.score(batch))
-    assert len(whole.collate(batch).cls_at) == 3
+    assert len(whole.collate(batch).parts[0].cls_at) == 3
     with pytest.raises(UserError, match=r"--model\.train_window 65: must be more than the query"):
         new_ranker(backbone, train_window=65)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from torch import nn
 
 from lightning_modules.heads.drmm import DRMMHead
 from lightning_modules.heads.knrm import KNRMHead
-from lightning_modules.heads.model1 import Model1Head
+from lightning_modules.heads.model1 import ALIKE, Model1Head
 from lightning_modules.heads.pacrr import PACRRHead
 from lightning_modules.heads.vanilla import VanillaHead
+from user_error import require
 
 HeadName = Literal["vanilla", "knrm", "drmm", "pacrr", "model1"]
 HEADS: dict[str, Any] = {
@@ -22,9 +24,18 @@ class Model1Settings(NamedTuple):
     """Of the Model 1 layer; see `Model1Head`."""
 
     projection: int
-    hidden: tuple[int, int]
+    hidden: Sequence[int]  # two widths
     dropout: float
     start: float | None  # T(q|d) of orthogonal vectors before training; weights start at random when None
+
+    def check(self) -> Model1Settings:
+        two = len(self.hidden) == 2 and min(self.hidden) >= 1
+        require(self.projection >= 1, "--model.projection", self.projection, "1 or more")
+        require(two, "--model.hidden", self.hidden, "two widths, such as [128, 64]")
+        require(0 <= self.dropout < 1, "--model.dropout", self.dropout, "from 0 to less than 1")
+        known = self.start is None or 0 < self.start < ALIKE
+        require(known, "--model.start", self.start, f"between 0 and {ALIKE}")
+        return self
 
 
 def new_head(name: str, width: int, layers: int, query_pieces: int, model1: Model1Settings) -> nn.Module:
@@ -34,7 +45,7 @@ def new_head(name: str, width: int, layers: int, query_pieces: int, model1: Mode
         "knrm": (layers,),
         "drmm": (layers,),
         "pacrr": (layers, query_pieces),
-        "model1": (model1.projection, model1.hidden, model1.dropout),
+        "model1": (model1.projection, tuple(model1.hidden), model1.dropout),
     }
     head = HEADS[name](width, *settings[name])
     if isinstance(head, Model1Head) and model1.start is not None:
