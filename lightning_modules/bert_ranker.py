@@ -47,7 +47,7 @@ from packaged_encoder import PACKAGED, check_pieces, encoder_folder
 from terminal import say
 from user_error import UserError, require
 
-AT_ONCE = {"cpu": GroupLimits()}  # what the encoder is given at once
+AT_ONCE = {"cpu": GroupLimits(padding=32)}  # what the encoder is given at once; a CPU likes short groups, too
 AT_ONCE_ELSEWHERE = GroupLimits(positions=1 << 16, padding=1 << 12)
 CPU_VALIDATION = QuerySample(queries=50, depth=10)  # what a CPU can do in a minute
 
