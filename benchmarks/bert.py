@@ -94,6 +94,7 @@ def ranker_of(head: str, backbone: str, chunks: int = 1, trained: bool = True) -
     pieces = read_tokenizer(packaged_encoder()).get_vocab()
     vocabulary = sorted(pieces, key=lambda piece: pieces[piece])
     ranker.use_vocabulary(vocabulary)
+    ranker.margin = 1e6  # that no pair keeps: nothing is spared, as with the other
     if trained:
         ranker.start_weights(vocabulary)
     return ranker

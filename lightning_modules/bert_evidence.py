@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def bert_evidence(ranker: BertRanker, batch: RankingBatch) -> list[Evidence]:
-    """One document after the other: explanations are for few. The score is not divided by the query's length."""
+    """Document by document: explanations are for few. The score is not divided by the query's length."""
     head = ranker.head
     assert isinstance(head, Model1Head) and batch.sequences is not None
     sequences = batch.sequences

@@ -34,7 +34,7 @@ from lightning_modules.chunks import (
     ChunkLimits,
     EncoderInputs,
     GroupLimits,
-    InputParts,
+    PairInputs,
     Specials,
     encoder_inputs,
 )
@@ -47,7 +47,7 @@ from packaged_encoder import PACKAGED, check_pieces, encoder_folder
 from terminal import say
 from user_error import UserError, require
 
-AT_ONCE = {"cpu": GroupLimits(padding=32)}  # what the encoder is given at once; a CPU likes short groups, too
+AT_ONCE = {"cpu": GroupLimits()}  # what the encoder is given at once
 AT_ONCE_ELSEWHERE = GroupLimits(positions=1 << 16, padding=1 << 12)
 CPU_VALIDATION = QuerySample(queries=50, depth=10)  # what a CPU can do in a minute
 
@@ -159,7 +159,7 @@ class BertRanker(NeuralRanker):
         self.limits = ChunkLimits(positions, query_pieces, chunks).check()
         self.train_limits = self.limits if train_window is None else self.limits.window(train_window)
         self.head_name, self.backbone, self.gradient_checkpointing = head, backbone, gradient_checkpointing
-        self.model1 = Model1Settings(projection, hidden, dropout, start).check()
+        self.model1 = Model1Settings(projection, tuple(hidden), dropout, start).check()
         self.pretrain = PretrainingSettings(pretrain_sequences, pretrain_rate).check() if pretrain else None
         self.profile, self.sampled = str(profile), profile == "cpu"
         self.train_queries, self.cpu_train_queries = train_queries, cpu_train_queries
@@ -241,13 +241,14 @@ class BertRanker(NeuralRanker):
         sample = CPU_VALIDATION if self.sampled else QuerySample()
         return Needs((self.field,), "pairs", "sample", self.rerank_depth, pairs=options, sample=sample)
 
-    def collate(self, batch: RankingBatch) -> InputParts:
-        """The sequences of all candidates of a batch, query after query. On a CPU each pair is a part by itself: small
-        matrices are as good there, and what keeps its margin needs no backward pass."""
+    def collate(self, batch: RankingBatch) -> PairInputs:
+        """The sequences of all candidates of a batch, query after query. On a CPU each pair is encoded by
+        itself: small matrices are as good there, and of several pairs those that keep their margin need no backward
+        pass."""
         count = len(batch.candidates.values)
         each = 2 if self.device.type == "cpu" else max(2, count)
         places = [np.arange(first, min(first + each, count)) for first in range(0, count, each)]
-        return InputParts(tuple(self.inputs_of(batch, some) for some in places))
+        return PairInputs(tuple(self.inputs_of(batch, some) for some in places))
 
     def inputs_of(self, batch: RankingBatch, pairs: np.ndarray, scored: bool = False) -> EncoderInputs:
         """The sequences of some of the batch's (query, candidate) pairs; `scored`: for scores, not for gradients."""
@@ -268,11 +269,13 @@ class BertRanker(NeuralRanker):
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:  # noqa: ARG002
         """Training batches become tensors; batches that are scored stay where they are, memory-mapped."""
         return (
-            InputParts(tuple(on_device(one, device) for one in batch.parts)) if isinstance(batch, InputParts) else batch
+            PairInputs(tuple(on_device(one, device) for one in batch.graphs))
+            if isinstance(batch, PairInputs)
+            else batch
         )
 
     def pair_scores(self, batch: Any) -> list[Tensor]:
-        return [self(part).view(-1, 2) for part in batch.parts]
+        return [self(one).view(-1, 2) for one in batch.graphs]
 
     def optimizer(self) -> torch.optim.Optimizer:
         learning = [weight for weight in self.encoder.parameters() if weight.requires_grad]

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from lexical.batches import RankingBatch
+from lightning_modules.chunk_encoder import encoder_type
 from lightning_modules.chunks import slices_of
 from lightning_modules.thread_shares import one_thread_each
 from terminal import track
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 T = TypeVar("T")
 
-PIECES = {"cpu": 1 << 13}  # document pieces of a slice: their vectors of all layers are in memory
+PIECES = {"cpu": 1 << 11}  # document pieces of a slice: their vectors of all layers are in memory, once a thread
 PIECES_ELSEWHERE = 1 << 15
 
 
@@ -37,18 +38,19 @@ def bert_scores(ranker: BertRanker, batch: RankingBatch, share: int, shares: int
 
     def scores_of(pairs: np.ndarray) -> np.ndarray:
         encoded = ranker.encode_pairs(batch, pairs)
-        found = [ranker.head(one) for one in (encoded.pairs() if ranker.to_the_bit else [encoded])]
-        return np.asarray(torch.cat(found).float().cpu().numpy())
+        by_pair = [ranker.head(one) for one in (encoded.pairs() if ranker.to_the_bit else [encoded])]
+        return np.asarray(torch.cat(by_pair).float().cpu().numpy())
 
-    found = each_by_itself(ranker, scores_of, slices)
+    scored = each_by_itself(ranker, scores_of, slices)
     if len(slices) > 1:
-        found = track(found, "score", total=len(slices))
+        scored = track(scored, "score", total=len(slices))
     scores = np.zeros(len(lengths), np.float32)
-    for pairs, some in zip(slices, found, strict=True):
+    for pairs, some in zip(slices, scored, strict=True):
         scores[pairs] = some
     return scores
 
 
 def each_by_itself(ranker: BertRanker, work: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
     """work(item) of all items, without gradients; on a CPU several at once, each by one thread."""
+    encoder_type(ranker.trained_in, ranker.device.type)  # what it has to say it says before there are threads
     return one_thread_each(work, items) if ranker.to_the_bit else map(torch.no_grad()(work), items)

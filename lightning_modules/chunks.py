@@ -83,21 +83,21 @@ class EncoderInputs(NamedTuple):
         return padding_of(self.groups)
 
 
-class InputParts(NamedTuple):
-    """Training pairs in parts that are encoded one by one."""
+class PairInputs(NamedTuple):
+    """Training pairs, encoded apart or together: each of these has an autograd graph of its own."""
 
-    parts: tuple[EncoderInputs, ...]
+    graphs: tuple[EncoderInputs, ...]
 
     @property
     def padding(self) -> float:
-        return padding_of([group for part in self.parts for group in part.groups])
+        return padding_of([group for graph in self.graphs for group in graph.groups])
 
 
 def padding_of(groups: Sequence[Group]) -> float:
     """Share of the positions that are padding; of arrays or of tensors."""
     sizes = [group.tokens.shape[0] * group.tokens.shape[1] for group in groups]
     filled = [size if group.mask is None else int(group.mask.sum()) for size, group in zip(sizes, groups, strict=True)]
-    return 1 - sum(filled) / max(1, sum(sizes))
+    return 1 - sum(filled) / sum(sizes) if sizes else 0.0
 
 
 def chunk_lengths(length: int, limits: ChunkLimits) -> list[int]:
@@ -112,7 +112,7 @@ class GroupLimits(NamedTuple):
     """What a device likes to be given at once, in positions."""
 
     positions: int = 4096  # at the most, padding included, unless it is a single sequence
-    padding: int = 256  # more than this costs more than another group would
+    padding: int = 32  # more than this costs more than another group would
     alone: bool = False  # a sequence is padded as if it were alone, to `own_lengths`, not to its longest neighbour
 
     def for_scores(self) -> GroupLimits:

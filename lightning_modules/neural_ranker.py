@@ -4,8 +4,8 @@ The loss of a training pair is max(0, margin - s(positive) + s(negative)), summe
 optimiser step, however many processes and accumulated parts share them. Lightning divides a loss by the number of
 accumulated parts, and DDP averages gradients over the processes: both are undone by `training_step`.
 
-A pair that keeps its margin has no gradient, and soon most pairs do. Where scores come in several parts, each computed
-by itself, the backward pass of a part without gradient is spared.
+A pair that keeps its margin has no gradient, and soon most pairs do. Where scores come from several graphs, the
+backward pass of a graph without gradient is spared.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class NeuralRanker(Ranker):
     # --- what a ranker defines
 
     def pair_scores(self, batch: Any) -> Sequence[Tensor]:
-        """(pairs, 2) float32 scores of the relevant and the non-relevant document, not normalised; in one part, or in
-        several that were computed one by one."""
+        """(pairs, 2) float32 scores of the relevant and the non-relevant document, not normalised; from one
+        graph, or from several that were computed apart."""
         raise NotImplementedError(f"{type(self).__name__} must define pair_scores()")
 
     def optimizer(self) -> torch.optim.Optimizer:
@@ -124,22 +124,23 @@ class NeuralRanker(Ranker):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ARG002
         losses, loss = self.hinge(batch)
-        pairs = max(1, len(losses))
-        self.log("train/loss", losses.sum() / pairs, on_step=True, on_epoch=False, batch_size=pairs)
-        self.log("train/open_pairs", (losses > 0).sum() / pairs, on_step=True, on_epoch=False, batch_size=pairs)
-        self.log("train/learning_rate", self.optimizers().param_groups[0]["lr"], batch_size=pairs)  # type: ignore[union-attr]
+        pairs = len(losses)
+        if pairs:  # the last batches of an epoch may be empty
+            self.log("train/loss", losses.mean(), on_step=True, on_epoch=False, batch_size=pairs)
+            self.log("train/open_pairs", (losses > 0).float().mean(), on_step=True, on_epoch=False, batch_size=pairs)
+        rate = self.optimizers().param_groups[0]["lr"]  # type: ignore[union-attr]
+        self.log("train/learning_rate", rate, batch_size=max(1, pairs))
         return loss * self.trainer.accumulate_grad_batches * self.trainer.world_size
 
     def hinge(self, batch: Any) -> tuple[Tensor, Tensor]:
         """(pairs,) losses, without gradients; and their sum, to learn from."""
-        parts = [F.relu(self.margin - scores[:, 0] + scores[:, 1]) for scores in self.pair_scores(batch)]
-        losses = torch.cat([torch.zeros(0, device=self.device), *(part.detach() for part in parts)])
-        open_parts = (
-            [part.sum() for part in parts if part.detach().any()] if len(parts) > 1 else [*map(torch.sum, parts)]
-        )
-        if not open_parts:  # 0, with a gradient of 0 for every weight: DDP waits for all of them
-            open_parts = [0.0 * one.sum() for one in self.parameters() if one.requires_grad]
-        return losses, torch.stack(open_parts).sum()
+        graphs = [F.relu(self.margin - scores[:, 0] + scores[:, 1]) for scores in self.pair_scores(batch)]
+        losses = torch.cat([torch.zeros(0, device=self.device), *(one.detach() for one in graphs)])
+        if len(graphs) > 1:  # where there is one it is not asked: a GPU would have to wait for the answer
+            graphs = [one for one in graphs if one.detach().any()]
+        if not graphs:  # 0, with a gradient of 0 for every weight: DDP waits for all of them
+            graphs = [0.0 * one.sum() for one in self.parameters() if one.requires_grad]
+        return losses, torch.stack([one.sum() for one in graphs]).sum()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         seed_batch(self.seed, self.current_epoch, batch_idx, self.global_rank)

@@ -37,16 +37,17 @@ def in_shares(work: Callable[[int, int], T], total: int, least: int) -> list[T]:
 
 
 def one_thread_each(work: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
-    """work(item) of all items, in their order. Gradients are off, and inference mode is as with the caller.
+    """work(item) of all items, in their order. Gradients are off, inference mode is as with the caller; autocast is a
+    thread's own, so it is for `work` to set.
 
     What is computed for an item does not depend on the number of threads: torch uses one for it, always.
     """
     threads, share = torch.get_num_threads(), _without_gradients(work)
-    yield from map(share, items) if threads == 1 else _pool(threads).map(share, items)
+    return map(share, items) if threads == 1 else _pool(threads).map(share, items)
 
 
 def _without_gradients(work: Callable[..., T]) -> Callable[..., T]:
-    """Modes are a thread's own: `work` as it is with the caller."""
+    """Modes are a thread's own: inference mode is taken along from the caller."""
     inference = torch.is_inference_mode_enabled()
 
     def share(*arguments: Any) -> T:

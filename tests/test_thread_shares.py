@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from lightning_modules.thread_shares import in_shares
+from lightning_modules.thread_shares import in_shares, one_thread_each
 
 pytestmark = pytest.mark.usefixtures("torch_threads")
 
@@ -48,3 +48,28 @@ def test_an_error_of_a_share_reaches_the_caller() -> None:
 
     with pytest.raises(ValueError, match="broken share"):
         in_shares(share, 2, least=1)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_items_are_worked_off_in_order_by_one_thread_each(threads: int) -> None:
+    torch.set_num_threads(threads)
+
+    def work(item: int) -> tuple[int, int, bool, bool]:
+        inner = list(one_thread_each(lambda one: one + item, [1, 2]))  # as a worker it has no other threads to wait for
+        assert inner == [1 + item, 2 + item]
+        return item, torch.get_num_threads(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+    assert list(one_thread_each(work, range(20))) == [(item, 1, False, False) for item in range(20)]
+    with torch.inference_mode():
+        assert list(one_thread_each(work, [7])) == [(7, 1, False, True)]
+    assert list(one_thread_each(work, [])) == []
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_error_of_a_late_item_reaches_the_caller(threads: int) -> None:
+    torch.set_num_threads(threads)
+    found = one_thread_each(lambda item: 1 // (5 - item), range(8))
+    assert [next(found) for _ in range(5)] == [0, 0, 0, 0, 1]
+    with pytest.raises(ZeroDivisionError):
+        next(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from torch import nn
@@ -24,7 +23,7 @@ class Model1Settings(NamedTuple):
     """Of the Model 1 layer; see `Model1Head`."""
 
     projection: int
-    hidden: Sequence[int]  # two widths
+    hidden: tuple[int, ...]  # two widths
     dropout: float
     start: float | None  # T(q|d) of orthogonal vectors before training; weights start at random when None
 
@@ -45,7 +44,7 @@ def new_head(name: str, width: int, layers: int, query_pieces: int, model1: Mode
         "knrm": (layers,),
         "drmm": (layers,),
         "pacrr": (layers, query_pieces),
-        "model1": (model1.projection, tuple(model1.hidden), model1.dropout),
+        "model1": (model1.projection, model1.hidden, model1.dropout),
     }
     head = HEADS[name](width, *settings[name])
     if isinstance(head, Model1Head) and model1.start is not None:
