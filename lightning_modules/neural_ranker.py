@@ -124,12 +124,10 @@ class NeuralRanker(Ranker):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ARG002
         losses, loss = self.hinge(batch)
-        pairs = len(losses)
-        if pairs:  # the last batches of an epoch may be empty
-            self.log("train/loss", losses.mean(), on_step=True, on_epoch=False, batch_size=pairs)
-            self.log("train/open_pairs", (losses > 0).float().mean(), on_step=True, on_epoch=False, batch_size=pairs)
-        rate = self.optimizers().param_groups[0]["lr"]  # type: ignore[union-attr]
-        self.log("train/learning_rate", rate, batch_size=max(1, pairs))
+        pairs = max(1, len(losses))  # the last batches of an epoch may be empty
+        self.log("train/loss", losses.sum() / pairs, on_step=True, on_epoch=False, batch_size=pairs)
+        self.log("train/open_pairs", (losses > 0).sum() / pairs, on_step=True, on_epoch=False, batch_size=pairs)
+        self.log("train/learning_rate", self.optimizers().param_groups[0]["lr"], batch_size=pairs)  # type: ignore[union-attr]
         return loss * self.trainer.accumulate_grad_batches * self.trainer.world_size
 
     def hinge(self, batch: Any) -> tuple[Tensor, Tensor]:

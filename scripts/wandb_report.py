@@ -23,6 +23,7 @@ from user_error import UserError, run_script
 
 TRAINING = (
     "train/loss",
+    "train/open_pairs",
     "val/mrr",
     "train/learning_rate",
     "train/gradient_norm",
