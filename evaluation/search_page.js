@@ -1,9 +1,11 @@
 (() => {
   const byId = (id) => document.getElementById(id);
   const [form, input, ranker, status, columns] = ["form", "query", "ranker", "status", "columns"].map(byId);
-  const PAUSE = 120; // milliseconds without a key before a query is sent
+  const PAUSE = 120; // milliseconds without a key before a query is sent, and between two queries
+  const [BUSY, TRIES] = [503, 5]; // status of a server with too many queries; how often it is asked
   const LONGEST_ADDRESS = 1000; // characters of a query that the address of the page may hold
   let timer = 0;
+  let sent = -Infinity; // when a query was sent last
   let waiting = null; // the request that is under way; a newer one ends it
 
   function say(text, wrong = false) {
@@ -39,13 +41,16 @@
   }
 
   async function ask(what, query, signal) {
-    const answer = await fetch(what, {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ query, ranker: ranker.value }),
-      signal,
-    });
-    return { good: answer.ok, found: await answer.json() };
+    for (let tries = 1; ; tries++) {
+      const answer = await fetch(what, {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ query, ranker: ranker.value }),
+        signal,
+      });
+      if (answer.status !== BUSY || tries === TRIES) return { good: answer.ok, found: await answer.json() };
+      await new Promise((done) => setTimeout(done, tries * PAUSE));
+    }
   }
 
   // First the rankings, then what they rest on.
@@ -80,6 +85,11 @@
       say("Type a query.");
       return;
     }
+    if (performance.now() - sent < PAUSE) {
+      timer = setTimeout(search, PAUSE); // whoever asks faster than that is answered the last one
+      return;
+    }
+    sent = performance.now();
     const mine = new AbortController();
     waiting = mine;
     try {

@@ -337,6 +337,27 @@ def test_200_rapid_queries_end_with_the_answer_to_the_last(opened: OpenPage, ser
     assert server.search("brakes")[0] == 200
 
 
+@pytest.mark.parametrize("refused", [2, 9])
+def test_a_busy_server_is_asked_again_for_a_while(opened: OpenPage, refused: int) -> None:
+    page, asked = opened.page, []
+
+    def answer(route: Any) -> None:
+        asked.append(route)
+        if len(asked) > refused:
+            route.continue_()
+        else:
+            route.fulfill(status=503, json={"error": "Too many queries are waiting; try again in a moment."})
+
+    page.route("**/search", answer)
+    page.fill("#query", "brakes")
+    if refused == 2:
+        wait_for(page, "brakes")
+    else:
+        page.wait_for_selector("#status.wrong")
+        assert "Too many queries" in page.locator("#status").text_content()
+    assert len(asked) == min(refused + 1, 5)
+
+
 def test_a_query_of_10_000_characters_is_answered_by_a_sentence(opened: OpenPage) -> None:
     page = opened.page
     page.fill("#query", "brakes " * 1429)
