@@ -6,6 +6,7 @@ DATA   ?= pydocs_passage
 OUTPUT_DIR ?= outputs
 SEEDS  ?= 5
 SLOW_SEEDS ?= 1
+AT_ONCE ?= 1
 BROWSERS := chromium chromium-browser google-chrome
 DEMO   := bm25_lemm,bm25_lemm_word,bm25_lemm_bwps,model1_embed,model1_word,model1_bwps,nn_model1,nn_model1_cosine
 
@@ -20,10 +21,10 @@ demo: install  ## set up, train and evaluate all context-free rows on the embedd
 	@$(BIN)/python evaluate.py --data $(DATA)
 
 paper: install  ## every row of the paper on DATA, SEEDS seeds (BERT rows: SLOW_SEEDS); interrupted, it goes on
-	@$(BIN)/python train.py --model all --seeds $(SEEDS) --slow_seeds $(SLOW_SEEDS) --data $(DATA) --output_dir $(OUTPUT_DIR)
+	@$(BIN)/python train.py --model all --seeds $(SEEDS) --slow_seeds $(SLOW_SEEDS) --at_once $(AT_ONCE) --data $(DATA) --output_dir $(OUTPUT_DIR)
 
 ablations: install  ## what each design decision of the paper is worth on DATA: configs/ablations.yaml, line by line
-	@$(BIN)/python -m experiment.ablations --data $(DATA) --output_dir $(OUTPUT_DIR)
+	@$(BIN)/python -m experiment.ablations --at_once $(AT_ONCE) --data $(DATA) --output_dir $(OUTPUT_DIR)
 
 test: install-dev browser lint  ## set up, lint, type check, all tests but the slow ones
 	@OMP_NUM_THREADS=1 WANDB_MODE=offline $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder

@@ -1,6 +1,6 @@
 """What each design decision is worth: the lines of configs/ablations.yaml, each against its base, on the test queries.
 
-    python -m experiment.ablations [--data NAME] [--output_dir DIR] [--only name,name] [--seeds N]
+    python -m experiment.ablations [--data NAME] [--output_dir DIR] [--only name,name] [--seeds N] [--at_once N]
 
 A base is the ranker of OUTPUT_DIR/<data>, as `train.py` leaves it; a line lives in OUTPUT_DIR/ablations/<line>/<data>.
 Each training and each measurement is a process of its own: one that fails costs no other, and what is done already is
@@ -39,7 +39,8 @@ from evaluation.ablation_table import (
 from evaluation.seed_averages import seed_average
 from experiment.folders import RunFolder, read_json, write_json, write_text
 from experiment.named_configs import CONFIGS, DEFAULT_DATA, merged, resolve, take_option
-from experiment.steps import Step, minutes, seconds_in, seconds_left, state_of, work_off
+from experiment.steps import Step, seconds_in, state_of, time_left
+from experiment.working_off import work_off
 from lexical.table_files import TABLE, read_meta
 from terminal import say
 from user_error import UserError, run_script
@@ -54,6 +55,7 @@ class Asked(NamedTuple):
     output_dir: Path
     only: list[str]
     seeds: int
+    at_once: int  # steps side by side
     rest: list[str]  # for every training and measurement
 
     def places(self, output_dir: Path) -> list[str]:
@@ -82,12 +84,15 @@ def asked_for(argv: Sequence[str]) -> Asked:
     output, rest = take_option(rest, "output_dir")
     only, rest = take_option(rest, "only")
     seeds, rest = take_option(rest, "seeds")
+    at_once, rest = take_option(rest, "at_once")
     if wrong := [one for one in rest if one.split("=", 1)[0] in ("--seed", "--models") or one.startswith("--model")]:
         raise UserError(f"{wrong[0]}: rankers and their settings are the lines of {ABLATIONS.name}; choose by --only")
-    if seeds is not None and (not seeds.isdigit() or int(seeds) < 1):
-        raise UserError(f"--seeds {seeds}: must be a number, 1 or more")
+    for flag, value in (("--seeds", seeds), ("--at_once", at_once)):
+        if value is not None and (not value.isdigit() or int(value) < 1):
+            raise UserError(f"{flag} {value}: must be a number, 1 or more")
     names = [] if only is None else only.split(",")
-    return Asked(data or DEFAULT_DATA, Path(output or "outputs").expanduser(), names, int(seeds or 1), rest)
+    places = data or DEFAULT_DATA, Path(output or "outputs").expanduser()
+    return Asked(*places, names, int(seeds or 1), int(at_once or 1), rest)
 
 
 def settle(ablations: Ablations, asked: Asked) -> list[Work]:
@@ -243,11 +248,11 @@ def print_plan(works: Sequence[Work], steps: dict[str, list[Step]], asked: Asked
         mine = steps[work.line.name]
         trained = "the base's" if work.line.measure_only else _together([step.state for step in mine[:-1]])
         last = number + 1 == len(works) or works[number + 1].line.is_base
-        about = minutes(seconds_left(mine)) if any(step.state != "done" for step in mine) else ""
+        about = time_left(mine, asked.at_once) if any(step.state != "done" for step in mine) else ""
         shown = [work.line.name, work.line.setting, trained, mine[-1].state, about]
         grid.add_row(*map(escape, shown), end_section=last)
     Console(width=None if Console().is_terminal else 120).print(grid)
-    say(f"about {minutes(seconds_left(everything))} to go")
+    say(f"about {time_left(everything, asked.at_once)} to go")
 
 
 def _together(states: Sequence[str]) -> str:
@@ -309,11 +314,12 @@ def run_ablations(argv: Sequence[str], path: Path = ABLATIONS) -> list[Line]:
     wanted = {line.name for line in (ablations.only(asked.only) if asked.only else ablations).lines}
     works = settle(ablations, asked)
     chosen = [work for work in works if work.line.name in wanted]
+    bases = {work.line.row: work for work in works if work.line.is_base}
     steps = plan(chosen, asked)
     print_plan(chosen, steps, asked)
-    failed = work_off([step for mine in steps.values() for step in mine])
+    logs = bases[chosen[0].line.row].folder / "logs"
+    failed = work_off([step for mine in steps.values() for step in mine], asked.at_once, logs)
     done = {name for name, mine in plan(works, asked).items() if all(step.state == "done" for step in mine)}
-    bases = {work.line.row: work for work in works if work.line.is_base}
     there = [work for work in works if {work.line.name, bases[work.line.row].line.name} <= done]
     lines = compare_with_bases([measured_line(work, bases[work.line.row]) for work in there], ablations.threshold)
     if lines:

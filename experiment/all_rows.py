@@ -1,9 +1,10 @@
 """Every row of the results table, trained and measured in the right order: the body of `train.py --model all`.
 
-    python train.py --model all --seeds 5 [--data NAME]
+    python train.py --model all --seeds 5 [--data NAME] [--at_once 2]
 
 Each training and each measurement is a process of its own, so one that fails costs no other, and several GPUs work as
-ever. What is trained and measured already is kept: interrupted and started again, it goes on. First the plan is
+ever; `--at_once` has so many of them run side by side. What is trained and measured already is kept: interrupted and
+started again, it goes on. First the plan is
 printed, with the time that each step took before, or took on 2 CPU cores where it was measured for this project.
 """
 
@@ -22,7 +23,8 @@ from rich.table import Table
 from experiment.folders import RunFolder
 from experiment.named_configs import CONFIGS, DEFAULT_DATA, load_data, merged, take_option
 from experiment.parts import MAKES, changed_part
-from experiment.steps import Step, minutes, run_step, seconds_in, seconds_left, state_of, work_off
+from experiment.steps import Step, seconds_in, state_of, time_left
+from experiment.working_off import run_step, work_off
 from terminal import say
 from user_error import UserError
 
@@ -59,6 +61,7 @@ class Asked(NamedTuple):
     output_dir: Path
     seeds: int
     slow_seeds: int
+    at_once: int  # steps side by side
     rest: list[str]  # for every training and measurement
 
 
@@ -67,15 +70,17 @@ def asked_for(argv: Sequence[str]) -> Asked:
     output, rest = take_option(rest, "output_dir")
     seeds, rest = take_option(rest, "seeds")
     slow_seeds, rest = take_option(rest, "slow_seeds")
+    at_once, rest = take_option(rest, "at_once")
     if any(argument.split("=", 1)[0] == "--seed" for argument in rest):
         raise UserError("--model all takes --seeds N (seeds 1 to N), not --seed")
     if wrong := [one for one in rest if one.startswith("--model.")]:
         raise UserError(f"{wrong[0]}: a setting of one ranker cannot be given to all; train that ranker by itself")
-    for flag, value in (("--seeds", seeds), ("--slow_seeds", slow_seeds)):
+    for flag, value in (("--seeds", seeds), ("--slow_seeds", slow_seeds), ("--at_once", at_once)):
         if value is not None and (not value.isdigit() or int(value) < 1):
             raise UserError(f"{flag} {value}: must be a number, 1 or more")
     count = int(seeds or 1)
-    return Asked(data or DEFAULT_DATA, Path(output or "outputs"), count, int(slow_seeds or count), rest)
+    places = data or DEFAULT_DATA, Path(output or "outputs").expanduser()
+    return Asked(*places, count, int(slow_seeds or count), int(at_once or 1), rest)
 
 
 def rows_of(data: str) -> list[str]:
@@ -129,22 +134,23 @@ def print_plan(jobs: Sequence[Job], asked: Asked) -> None:
         seeds = [job for job in mine if job.seed is not None]
         done = sum(job.state == "done" for job in seeds)
         trained = f"{done} of {len(seeds)} seeds" if len(seeds) > 1 else seeds[0].state
-        grid.add_row(row, trained, mine[-1].state, minutes(seconds_left(mine)))
+        grid.add_row(row, trained, mine[-1].state, time_left(mine, asked.at_once))
     Console(width=None if Console().is_terminal else 100).print(grid)
-    left = minutes(seconds_left(jobs))
+    left = time_left(jobs, asked.at_once)
     say(f"about {left} to go; estimates are from earlier runs, or from 2 CPU cores without a GPU")
 
 
 def run_all(argv: Sequence[str], folder_of: Callable[[Asked], Path]) -> None:
     """Prints the plan and works it off. `folder_of`: where the results of this data go."""
     asked = asked_for(argv)
-    jobs = plan(asked, folder_of(asked))
+    folder = folder_of(asked)
+    jobs = plan(asked, folder)
     print_plan(jobs, asked)
     steps = [
         Step(job.title, command(job, asked), job.state, job.seconds, job.row, _made_of(job, asked)) for job in jobs
     ]
-    failed = work_off(steps)
-    if run_step([sys.executable, "evaluate.py", *places(asked), "--skip_measured", "true"], "") or failed:
+    failed = work_off(steps, asked.at_once, folder / "logs")
+    if run_step([sys.executable, "evaluate.py", *places(asked), "--skip_measured", "true"]) or failed:
         raise UserError("not all rows are there; the same command tries the missing ones again")
 
 

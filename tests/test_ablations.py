@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,6 @@ from experiment.ablations import ABLATIONS, Work, asked_for, plan, run_ablations
 from experiment.folders import RunFolder, write_text
 from experiment.loading import load_ranker
 from experiment.named_configs import names
-from experiment.steps import Step, work_off
 from lexical.table_files import load_table
 from lightning_modules.nn_model1 import NNModel1
 from tests.training_place import Place, logged
@@ -107,6 +105,7 @@ def test_a_broken_file_gets_one_line(lines: str, message: str, tmp_path: Path) -
         (["--model", "nn_model1"], "--model: rankers and their settings are the lines of"),
         (["--seed", "2"], "--seed: rankers"),
         (["--seeds", "0"], "--seeds 0: must be a number, 1 or more"),
+        (["--at_once", "two"], "--at_once two: must be a number, 1 or more"),
         (["--data", "pydocs"], "there is no 'pydocs'"),
         (["--data.stemming", "1"], "stemming"),
     ],
@@ -228,20 +227,6 @@ def test_a_line_with_other_settings_than_now_is_to_do_again(tmp_path: Path) -> N
     assert {state for mine in states(works, tmp_path).values() for state in mine} == {"done"}
     write_text(works["word_iterations_1"].runs[0].config, yaml.safe_dump({"model": {"iterations": 2}}))
     assert states(works, tmp_path) == {"model1_word": ["done", "done"], "word_iterations_1": ["to do", "to do"]}
-
-
-def test_a_failed_step_costs_only_what_is_made_of_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    for name, code in (("good", 0), ("bad", 3)):
-        (tmp_path / f"{name}.py").write_text(f"print('{name} ran'); raise SystemExit({code})")
-
-    def step(title: str, script: str, made_of: tuple[str, ...] = (), state: str = "to do") -> Step:
-        return Step(title, [sys.executable, str(tmp_path / f"{script}.py")], state, 60.0, title, made_of)
-
-    steps = [step("a", "bad"), step("b", "good", ("a",)), step("c", "good", ("b",)), step("d", "good", ("none",))]
-    failed = work_off([*steps, step("e", "good", state="done")])
-    shown = capfd.readouterr()
-    assert [one.title for one in failed] == ["a"] and shown.out == "bad ran\ngood ran\n"
-    assert "[4 of 5] d (0 min passed, about 1 min left)" in shown.err and "failed: a: python" in shown.err
 
 
 # --- real runs

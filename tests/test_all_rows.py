@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from experiment.all_rows import RANDOM, ROWS, SLOW, Asked, Job, asked_for, command, minutes, plan, rows_of
+from experiment.all_rows import RANDOM, ROWS, SLOW, Asked, Job, asked_for, command, plan, rows_of
 from experiment.folders import RunFolder, write_json, write_text
 from experiment.named_configs import merged, names, resolve
 from user_error import UserError
@@ -76,7 +76,7 @@ def test_a_damaged_file_costs_the_estimate_alone(tmp_path: Path) -> None:
 
 
 def test_commands_are_those_a_user_would_type() -> None:
-    asked = Asked("pydocs_doc", Path("out"), 5, 1, ["--data.workers", "1"])
+    asked = Asked("pydocs_doc", Path("out"), 5, 1, 1, ["--data.workers", "1"])
     trained, measured = (
         command(Job("nn_model1", 2, "to do", None), asked),
         command(Job("nn_model1", None, "", None), asked),
@@ -92,19 +92,13 @@ def test_commands_are_those_a_user_would_type() -> None:
         (["--seed", "2"], "takes --seeds N"),
         (["--seeds", "many"], "--seeds many: must be a number"),
         (["--slow_seeds", "0"], "--slow_seeds 0: must be a number"),
+        (["--at_once", "0"], "--at_once 0: must be a number"),
         (["--model.k1", "1"], "--model.k1: a setting of one ranker"),
     ],
 )
 def test_wrong_arguments_get_one_line(arguments: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         asked_for(arguments)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"), [(None, "unknown time"), (20, "0 min"), (150, "2 min"), (7500, "2 h 05 min")]
-)
-def test_times_are_read_easily(seconds: float | None, shown: str) -> None:
-    assert minutes(seconds) == shown
 
 
 class Place:
@@ -135,6 +129,21 @@ def test_all_rows_are_trained_measured_and_kept(small_folder: Path, tmp_path: Pa
     assert second.returncode == 0, second.stderr
     assert "[3 of 4] bm25_lemm_word, seed 1" in second.stderr and "] bm25_lemm, seed 1" not in second.stderr
     assert kept.stat().st_mtime_ns == before
+
+
+def test_rows_are_made_side_by_side(small_folder: Path, tmp_path: Path) -> None:
+    """Two trainings at once prepare the data once; each says what it has to say in a file of its own."""
+    place = Place(small_folder, tmp_path, [one for one in QUICK if one != "bm25_lemm_word"])
+    done = place.run("--at_once", "2")
+    assert done.returncode == 0, done.stderr
+    assert "[4 of 4] measure bm25_lemm_word: done" in done.stderr and "development MRR" not in done.stdout
+    logs = {path.name: path.read_text() for path in (tmp_path / "outputs/mine/logs").iterdir()}
+    assert sorted(logs) == [
+        "001-bm25_lemm-seed-1.log", "002-measure-bm25_lemm.log", "003-bm25_lemm_word-seed-1.log",
+        "004-measure-bm25_lemm_word.log",
+    ]  # fmt: skip
+    assert "bm25_lemm_word: development MRR" in logs["003-bm25_lemm_word-seed-1.log"]
+    assert "bm25_lemm_word" in (tmp_path / "outputs/mine/results.md").read_text()
 
 
 def test_a_row_that_fails_costs_no_other(small_folder: Path, tmp_path: Path) -> None:
