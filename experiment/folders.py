@@ -69,6 +69,11 @@ class RunFolder(NamedTuple):
         return self.path / "evaluation.json"
 
     @property
+    def summary(self) -> Path:
+        """Of a ranker's folder, above its seeds: the measurements that W&B has a summary of."""
+        return self.path / "summarised.txt"
+
+    @property
     def table(self) -> Path:
         """The translation table of a ranker that has one."""
         return self.path / "table"

@@ -7,6 +7,7 @@ over all seeds, with each query's mean, the spread and what the tests of signifi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from datamodules.retrieval_data import RetrievalData
 from evaluation.results_table import Result
 from evaluation.seed_averages import read_measured
 from experiment.artifacts import data_items, log_item, model_item, runs_item, table_item
-from experiment.folders import RunFolder
+from experiment.folders import RunFolder, write_text
 from experiment.tracking import RunLabels, finish_run, start_run
 
 SHOWN = [field for field in Result._fields if field not in ("significance", "seed_values")]
@@ -52,11 +53,14 @@ def track_evaluation(measured: Evaluated, data: RetrievalData) -> None:
     finish_run(run, _summary(measured.results))
 
 
-def track_summaries(names: Sequence[str], results: Sequence[Result], data: RetrievalData, data_folder: Path) -> None:
-    """A run for each ranker that was measured just now: the averages over its seeds."""
-    for name in names:
+def track_summaries(results: Sequence[Result], data: RetrievalData, data_folder: Path) -> None:
+    """A run for each ranker with measurements that no summary has seen yet: the averages over its seeds."""
+    for name in sorted({one.model for one in results}):
         mine = [one for one in results if one.model == name]
         folder = RunFolder(data_folder / name)
+        measured = _fingerprints(folder)
+        if folder.summary.is_file() and folder.summary.read_text(encoding="utf-8", errors="replace") == measured:
+            continue
         first = min(folder.path.glob("seed-*/config.yaml"))
         config = {key: value for key, value in RunFolder(first.parent).load_config().items() if key != "seed"}
         labels = RunLabels(name, data.name, None, "summary")
@@ -76,6 +80,13 @@ def track_summaries(names: Sequence[str], results: Sequence[Result], data: Retri
         run.log({"report": wandb.Html((data_folder / "results.html").read_text(encoding="utf-8"), inject=False)})
         spread = {f"{key}_spread": one.spread for key, one in _by_name(mine).items() if one.seeds > 1}
         finish_run(run, {**_summary(mine), **spread})
+        write_text(folder.summary, measured)
+
+
+def _fingerprints(folder: RunFolder) -> str:
+    """A line for each seed that was measured."""
+    seeds = sorted(folder.path.glob("seed-*/evaluation.json"))
+    return "".join(f"{path.parent.name} {sha256(path.read_bytes()).hexdigest()}\n" for path in seeds)
 
 
 def per_query_table(folder: RunFolder, query_set: str, fused: bool, data: RetrievalData) -> Any:

@@ -14,6 +14,7 @@ import yaml
 from experiment.all_rows import RANDOM, ROWS, SLOW, Asked, Job, asked_for, command, plan, rows_of
 from experiment.folders import RunFolder, write_json, write_text
 from experiment.named_configs import merged, names, resolve
+from tests.wandb_files import read_offline_runs
 from user_error import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -108,25 +109,29 @@ class Place:
         (work / "mine.yaml").write_text(yaml.safe_dump(content))
         self.data = ["--data", str(work / "mine.yaml"), "--data.path", str(folder)]
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, wandb: str = "disabled") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, str(ROOT / "train.py"), "--model", "all", *self.data, *arguments], cwd=self.work,
-            env={**os.environ, "WANDB_MODE": "disabled"}, capture_output=True, text=True, timeout=300, check=False,
+            env={**os.environ, "WANDB_MODE": wandb}, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
 
 
 def test_all_rows_are_trained_measured_and_kept(small_folder: Path, tmp_path: Path) -> None:
     """The second run finds everything done; a row that is gone is made again, the other is not touched."""
     place = Place(small_folder, tmp_path, [one for one in QUICK if one != "bm25_lemm_word"])
-    first = place.run()
+    first = place.run(wandb="offline")
     assert first.returncode == 0, first.stderr
+    summaries = tmp_path / "outputs/mine/bm25_lemm/wandb"
+    assert [(run.job_type, run.config["seeds"]) for run in read_offline_runs(summaries)] == [("summary", 1)]
     assert "mine.yaml: 4 steps" in first.stdout and "[1 of 4] bm25_lemm, seed 1" in first.stderr
     assert "bm25_lemm_word" in (tmp_path / "outputs/mine/results.md").read_text()
     kept = tmp_path / "outputs/mine/bm25_lemm/seed-1/evaluation.json"
     before = kept.stat().st_mtime_ns
     (tmp_path / "outputs/mine/bm25_lemm_word/seed-1/config.yaml").unlink()
-    second = place.run()
+    second = place.run(wandb="offline")
     assert second.returncode == 0, second.stderr
+    assert len(read_offline_runs(summaries)) == 1  # nothing new
+    assert len(read_offline_runs(tmp_path / "outputs/mine/bm25_lemm_word/wandb")) == 2
     assert "[3 of 4] bm25_lemm_word, seed 1" in second.stderr and "] bm25_lemm, seed 1" not in second.stderr
     assert kept.stat().st_mtime_ns == before
 

@@ -1,0 +1,85 @@
+"""What it costs to read only the beginning of a document, as BERT rankers do: BM25 over its first word pieces.
+
+    python benchmarks/first_pieces.py [--pieces 477,1431] [--query_set test_cpu] [--data pydocs_doc ...]
+
+The candidates stay those of the first stage, which has read whole documents; BM25 over word pieces ranks them again by
+their first pieces alone, k1 and b tuned on `development` for each number of pieces. 477 pieces are one chunk of the
+paper's, 1,431 are three.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from datamodules.query_sets import DEVELOPMENT
+from datamodules.sampled_sets import SAMPLES, TEST_CPU
+from experiment.command_line import parse_data
+from experiment.named_configs import resolve
+from lexical.bm25 import bm25_scores, tune
+from lexical.forward_index import ForwardIndex, build_forward_index, open_forward_index
+from lexical.ragged import Ragged, ragged
+from lexical.ranking import mean_reciprocal_rank
+from user_error import run_script
+
+DEPTH = SAMPLES[TEST_CPU].depth
+
+
+def first_pieces(sequences: Ragged, pieces: int) -> Ragged:
+    """(documents,) rows of at most so many pieces."""
+    return ragged([sequences.row(i)[:pieces] for i in range(sequences.rows)], np.int32)
+
+
+def index_of(documents: Ragged, vocabulary_size: int, folder: Path) -> ForwardIndex:
+    build_forward_index([documents], vocabulary_size, folder)
+    return open_forward_index(folder)
+
+
+def queries_of(data: Any, query_set: str) -> Ragged:
+    batches = data.ranking_loader(query_set, "bwps", DEPTH)
+    return ragged([batch.queries.row(i) for batch in batches for i in range(batch.queries.rows)], np.int64)
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser("first_pieces", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--pieces", default="477,1431", help="numbers of pieces, separated by commas")
+    parser.add_argument("--query_set", default=TEST_CPU)
+    parser.add_argument("--data", default="pydocs_doc")
+    arguments, rest = parser.parse_known_args(argv)
+    _, built = parse_data(resolve(["--data", arguments.data, *rest]), "The data.", [])
+    data = built.data
+    data.prepare_data()
+    field = data.prepared.field("bwps")
+    lengths = field.sequences.lengths()
+    tuned_on, task = (data.ranked_task(name, DEPTH) for name in (DEVELOPMENT, arguments.query_set))
+    queries = {name: queries_of(data, name) for name in (DEVELOPMENT, arguments.query_set)}
+    first_stage = mean_reciprocal_rank(task, data.first_stage_scores(arguments.query_set, DEPTH))
+    print(f"{data.name}, {arguments.query_set}: {task.candidates.rows} queries with {DEPTH} candidates each")
+    print(f"first stage, whole documents: MRR {first_stage:.4f}")
+    print("| BM25 (word pieces) reads | candidates cut | relevant ones cut | k1 | b | MRR |")
+    print("|---|---|---|---|---|---|")
+    relevant = np.asarray(task.relevant, bool)
+    for pieces in [*map(int, arguments.pieces.split(",")), int(lengths.max())]:
+        with tempfile.TemporaryDirectory() as folder:
+            index = index_of(first_pieces(field.sequences, pieces), len(field.vocabulary()), Path(folder))
+            best = tune(index, queries[DEVELOPMENT], tuned_on)
+            mrr = mean_reciprocal_rank(task, bm25_scores(index, queries[arguments.query_set], task.candidates, best))
+        cut = lengths[task.candidates.values] > pieces
+        read = f"{pieces:,} pieces" if pieces < lengths.max() else "everything"
+        print(
+            f"| {read} | {cut.mean():.0%} | {cut[relevant].mean():.0%} | {best.k1:g} | {best.b:g} | {mrr:.4f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))

@@ -1,0 +1,75 @@
+"""Pictures of a report, one a section: those of the README are made by this.
+
+    pip install playwright                                   # and Chromium, as the system has it
+    python scripts/report_pictures.py outputs/pydocs_passage/results.html docs/report
+
+Writes docs/report_table.png, _speed, _curves, _queries, _scores and _translations, where the report has them. A page
+with an error in its console, or one that asks for anything from elsewhere, gets no pictures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from user_error import UserError, run_script
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+SECTIONS = ("table", "speed", "curves", "queries", "scores", "translations")
+
+
+def take_pictures(report: Path, prefix: str, sections: Sequence[str] = SECTIONS, width: int = 1100) -> list[Path]:
+    """The files written."""
+    from playwright.sync_api import sync_playwright
+
+    browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if browser is None:
+        raise UserError("no Chromium here: make browser")
+    if not report.is_file():
+        raise UserError(f"there is no report {report}: python evaluate.py writes it")
+    written: list[Path] = []
+    wrong: list[str] = []
+    with sync_playwright() as playwright:
+        tab = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"]).new_page(
+            viewport={"width": width, "height": 900}, color_scheme="light"
+        )
+        tab.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        tab.on("pageerror", lambda error: wrong.append(str(error)))
+        tab.on("request", lambda request: None if request.url.startswith("file:") else wrong.append(request.url))
+        tab.goto(report.resolve().as_uri())
+        for name in sections:
+            section = tab.locator(f"section#{name}")
+            if section.count():
+                path = Path(f"{prefix}_{name}.png")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                section.screenshot(path=path)
+                written.append(path)
+    if wrong:
+        for path in written:
+            path.unlink()
+        raise UserError(f"{report} has errors or asks for something from elsewhere: {wrong[0]}")
+    return written
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser("report_pictures.py", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("report", type=Path, help="results.html")
+    parser.add_argument("prefix", help="of the files: FOLDER/NAME")
+    parser.add_argument("--sections", default=",".join(SECTIONS))
+    parser.add_argument("--width", type=int, default=1100, help="of the window, in pixels")
+    arguments = parser.parse_args(argv)
+    try:
+        written = take_pictures(arguments.report, arguments.prefix, arguments.sections.split(","), arguments.width)
+    except ImportError as error:
+        raise UserError("the package is not installed: pip install playwright") from error
+    print("\n".join(map(str, written)))
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))
