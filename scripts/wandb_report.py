@@ -41,6 +41,7 @@ def build_report(entity: str, project: str, data: str, measure: str = "test/MRR"
         groups = ["config.labels.group"] if grouped else []
         return wr.Runset(entity=entity, project=project, name=name, filters=chosen, groupby=groups)
 
+    tables = (f"per_query/{measure.split('/')[0]}", "significance")
     summaries, trainings = runs("summaries", "summary", False), runs("trainings", "train", True)
     return wr.Report(
         entity=entity,
@@ -65,7 +66,12 @@ def build_report(entity: str, project: str, data: str, measure: str = "test/MRR"
                 panels=[wr.LinePlot(title=metric, y=[metric], layout=wr.Layout(w=8, h=6)) for metric in TRAINING],
             ),
             wr.H1("Query by query"),
-            wr.P("Summary runs have tables per_query/<query set> and significance, and results.html as a page."),
+            wr.P("Each query with its text, its mean over the seeds, and every test of significance."),
+            wr.PanelGrid(
+                runsets=[summaries],
+                panels=[wr.WeavePanelSummaryTable(table_name=table, layout=wr.Layout(w=24, h=10)) for table in tables],
+            ),
+            wr.P("The summary runs have results.html as a page too (report)."),
         ],
     )  # fmt: skip
 

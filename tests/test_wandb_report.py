@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_the_report_has_summaries_and_trainings_of_the_data() -> None:
     report = build_report("me", "project", "pydocs_doc")
     grids = [block for block in report.blocks if hasattr(block, "panels")]
-    assert [len(grid.panels) for grid in grids] == [2, len(TRAINING)]
+    assert [len(grid.panels) for grid in grids] == [2, len(TRAINING), 2]
+    assert [panel.table_name for panel in grids[2].panels] == ["per_query/test", "significance"]
     assert all("pydocs_doc" in str(grid.runsets[0].filters) for grid in grids)
     assert report.title.endswith("pydocs_doc")
 
