@@ -20,7 +20,7 @@ demo: install  ## set up, train and evaluate all context-free rows on the embedd
 	@$(BIN)/python train.py --models $(DEMO) --data $(DATA)
 	@$(BIN)/python evaluate.py --data $(DATA)
 
-paper: install  ## every row of the paper on DATA, SEEDS seeds (BERT rows: SLOW_SEEDS); interrupted, it goes on
+paper: install  ## every row of the paper on DATA, SEEDS seeds (BERT rows: SLOW_SEEDS), AT_ONCE at a time; interrupted, it goes on
 	@$(BIN)/python train.py --model all --seeds $(SEEDS) --slow_seeds $(SLOW_SEEDS) --at_once $(AT_ONCE) --data $(DATA) --output_dir $(OUTPUT_DIR)
 
 ablations: install  ## what each design decision of the paper is worth on DATA: configs/ablations.yaml, line by line

@@ -4,6 +4,7 @@
     python train.py --model nn_model1 --seeds 5                        # seeds 1 to 5, then their per-query average
     python train.py --models bm25_lemm,model1_word                     # one after the other
     python train.py --model all --seeds 5 [--slow_seeds 1]             # every row of the table, trained and measured
+    python train.py --model all --at_once 4                            # four at a time, each with its share of cores
     python train.py --model bm25_lemm                                  # tunes k1 and b on `development`
     python train.py --model bm25_lemm_word --data folder --data.path DIR
     python train.py --model leaderboard                                # of rankers trained before; it names the missing
@@ -74,7 +75,7 @@ def train_all(argv: Sequence[str]) -> dict[str, float]:
         from experiment.command_line import parse_data  # imports Lightning: not before the arguments are checked
 
         _, built = parse_data(resolve(["--data", asked.data, *asked.rest]), "", [])
-        return asked.output_dir.expanduser() / built.data.name
+        return asked.output_dir / built.data.name
 
     run_all(argv, folder_of)
     return {}

@@ -28,7 +28,7 @@ from lexical.bm25 import bm25_scores, tune
 from lexical.forward_index import ForwardIndex, build_forward_index, open_forward_index
 from lexical.ragged import Ragged, ragged
 from lexical.ranking import mean_reciprocal_rank
-from user_error import run_script
+from user_error import require, run_script
 
 DEPTH = SAMPLES[TEST_CPU].depth
 
@@ -55,6 +55,9 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--query_set", default=TEST_CPU)
     parser.add_argument("--data", default="pydocs_doc")
     arguments, rest = parser.parse_known_args(argv)
+    limits = arguments.pieces.split(",")
+    good = all(one.isdecimal() and int(one) > 0 for one in limits)
+    require(good, "--pieces", arguments.pieces, "numbers above 0, separated by commas")
     _, built = parse_data(resolve(["--data", arguments.data, *rest]), "The data.", [])
     data = built.data
     data.prepare_data()
@@ -68,7 +71,7 @@ def main(argv: Sequence[str]) -> None:
     print("| BM25 (word pieces) reads | candidates cut | relevant ones cut | k1 | b | MRR |")
     print("|---|---|---|---|---|---|")
     relevant = np.asarray(task.relevant, bool)
-    for pieces in [*map(int, arguments.pieces.split(",")), int(lengths.max())]:
+    for pieces in [*(int(one) for one in limits if int(one) < lengths.max()), int(lengths.max())]:
         with tempfile.TemporaryDirectory() as folder:
             index = index_of(first_pieces(field.sequences, pieces), len(field.vocabulary()), Path(folder))
             best = tune(index, queries[DEVELOPMENT], tuned_on)

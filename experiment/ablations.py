@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,7 +38,8 @@ from evaluation.ablation_table import (
 )
 from evaluation.seed_averages import seed_average
 from experiment.folders import RunFolder, read_json, write_json, write_text
-from experiment.named_configs import CONFIGS, DEFAULT_DATA, merged, resolve, take_option
+from experiment.named_configs import CONFIGS, DEFAULT_DATA, merged, resolve, take_count, take_option
+from experiment.step_process import check_devices
 from experiment.steps import Step, seconds_in, state_of, time_left
 from experiment.working_off import work_off
 from lexical.table_files import TABLE, read_meta
@@ -83,16 +84,14 @@ def asked_for(argv: Sequence[str]) -> Asked:
     data, rest = take_option(argv, "data")
     output, rest = take_option(rest, "output_dir")
     only, rest = take_option(rest, "only")
-    seeds, rest = take_option(rest, "seeds")
-    at_once, rest = take_option(rest, "at_once")
+    seeds, rest = take_count(rest, "seeds")
+    at_once, rest = take_count(rest, "at_once")
     if wrong := [one for one in rest if one.split("=", 1)[0] in ("--seed", "--models") or one.startswith("--model")]:
         raise UserError(f"{wrong[0]}: rankers and their settings are the lines of {ABLATIONS.name}; choose by --only")
-    for flag, value in (("--seeds", seeds), ("--at_once", at_once)):
-        if value is not None and (not value.isdigit() or int(value) < 1):
-            raise UserError(f"{flag} {value}: must be a number, 1 or more")
+    check_devices(at_once or 1, rest)
     names = [] if only is None else only.split(",")
     places = data or DEFAULT_DATA, Path(output or "outputs").expanduser()
-    return Asked(*places, names, int(seeds or 1), int(at_once or 1), rest)
+    return Asked(*places, names, seeds or 1, at_once or 1, rest)
 
 
 def settle(ablations: Ablations, asked: Asked) -> list[Work]:
@@ -148,7 +147,8 @@ def plan(works: Sequence[Work], asked: Asked) -> dict[str, list[Step]]:
         mine = [step for step in sources if step.command not in planned]  # it may be a base itself
         states = [_state(run, work, base, before) for run in work.runs]
         if not work.line.measure_only:
-            mine += [_training(work, base, run, state, asked) for run, state in zip(work.runs, states, strict=True)]
+            made_of = _made_of(work, base, bases)
+            mine += [_training(work, base, *one, made_of, asked) for one in zip(work.runs, states, strict=True)]
         complete = all(state == "done" for state in states) and all(run.evaluation.is_file() for run in work.runs)
         steps[work.line.name] = [*mine, _measurement(work, base, "done" if complete else "to do", asked)]
     return steps
@@ -176,15 +176,22 @@ def _source_trainings(base: Work, asked: Asked) -> list[Step]:
         state = state_of(source, merged(name, asked.data)[0].get("init_args") or {})
         seconds = _about("train", name, [source.development], asked)
         command = _train(name, source, base.output_dir, asked)
-        steps.append(Step(f"{name}, seed {run.seed}", command, state, seconds, base.line.name))
+        steps.append(Step(f"{name}, seed {run.seed}", command, state, seconds, name))
     return steps
 
 
-def _training(work: Work, base: Work, run: RunFolder, state: str, asked: Asked) -> Step:
+def _made_of(work: Work, base: Work, bases: Mapping[str, Work]) -> tuple[str, ...]:
+    """What has to be there before the line is trained: the base, and for the base itself the rankers that it is made
+    of, which may be bases of other lines."""
+    if work is not base:
+        return (base.line.name,) if work.made_from else ()
+    return tuple(bases[name].line.name if name in bases else name for name in work.made_from)
+
+
+def _training(work: Work, base: Work, run: RunFolder, state: str, made_of: tuple[str, ...], asked: Asked) -> Step:
     line = work.line
     seconds = _about("train", line.trains, [one.development for one in (run, *base.runs)], asked)
     command = [*_train(line.trains, run, work.output_dir, asked), *flags(line)]
-    made_of = (base.line.name,) if work.made_from else ()
     before = partial(_borrow_sources, run, work, base) if work.made_from else None
     return Step(f"{line.name}, seed {run.seed}", command, state, seconds, line.name, made_of, before)
 
@@ -234,9 +241,12 @@ def _borrow_base(work: Work, base: Work) -> None:
 def _link(path: Path, to: Path) -> None:
     """Relative, so that OUTPUT_DIR may be moved as a whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    target = os.path.relpath(to.resolve(), path.parent.resolve())
     if path.is_symlink():
+        if str(path.readlink()) == target:
+            return  # another seed may be using it
         path.unlink()
-    path.symlink_to(os.path.relpath(to.resolve(), path.parent.resolve()))
+    path.symlink_to(target)
 
 
 def print_plan(works: Sequence[Work], steps: dict[str, list[Step]], asked: Asked) -> None:
@@ -248,7 +258,7 @@ def print_plan(works: Sequence[Work], steps: dict[str, list[Step]], asked: Asked
         mine = steps[work.line.name]
         trained = "the base's" if work.line.measure_only else _together([step.state for step in mine[:-1]])
         last = number + 1 == len(works) or works[number + 1].line.is_base
-        about = time_left(mine, asked.at_once) if any(step.state != "done" for step in mine) else ""
+        about = time_left(mine) if any(step.state != "done" for step in mine) else ""
         shown = [work.line.name, work.line.setting, trained, mine[-1].state, about]
         grid.add_row(*map(escape, shown), end_section=last)
     Console(width=None if Console().is_terminal else 120).print(grid)
@@ -314,12 +324,12 @@ def run_ablations(argv: Sequence[str], path: Path = ABLATIONS) -> list[Line]:
     wanted = {line.name for line in (ablations.only(asked.only) if asked.only else ablations).lines}
     works = settle(ablations, asked)
     chosen = [work for work in works if work.line.name in wanted]
-    bases = {work.line.row: work for work in works if work.line.is_base}
     steps = plan(chosen, asked)
     print_plan(chosen, steps, asked)
-    logs = bases[chosen[0].line.row].folder / "logs"
+    logs = asked.output_dir / "ablations" / "logs"
     failed = work_off([step for mine in steps.values() for step in mine], asked.at_once, logs)
     done = {name for name, mine in plan(works, asked).items() if all(step.state == "done" for step in mine)}
+    bases = {work.line.row: work for work in works if work.line.is_base}
     there = [work for work in works if {work.line.name, bases[work.line.row].line.name} <= done]
     lines = compare_with_bases([measured_line(work, bases[work.line.row]) for work in there], ablations.threshold)
     if lines:

@@ -3,9 +3,11 @@
     python train.py --model all --seeds 5 [--data NAME] [--at_once 2]
 
 Each training and each measurement is a process of its own, so one that fails costs no other, and several GPUs work as
-ever; `--at_once` has so many of them run side by side. What is trained and measured already is kept: interrupted and
-started again, it goes on. First the plan is
-printed, with the time that each step took before, or took on 2 CPU cores where it was measured for this project.
+ever. With `--at_once N` so many of them run side by side, each on its share of cores and GPUs; speeds are then measured
+beside other work. What is trained and measured already is kept: interrupted and started again, it goes on.
+
+First the plan is printed, with the time that each step took before, or took on 2 CPU cores where it was measured for
+this project.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from experiment.folders import RunFolder
-from experiment.named_configs import CONFIGS, DEFAULT_DATA, load_data, merged, take_option
+from experiment.named_configs import CONFIGS, DEFAULT_DATA, load_data, merged, take_count, take_option
 from experiment.parts import MAKES, changed_part
+from experiment.step_process import check_devices
 from experiment.steps import Step, seconds_in, state_of, time_left
 from experiment.working_off import run_step, work_off
 from terminal import say
@@ -68,19 +71,16 @@ class Asked(NamedTuple):
 def asked_for(argv: Sequence[str]) -> Asked:
     data, rest = take_option(argv, "data")
     output, rest = take_option(rest, "output_dir")
-    seeds, rest = take_option(rest, "seeds")
-    slow_seeds, rest = take_option(rest, "slow_seeds")
-    at_once, rest = take_option(rest, "at_once")
+    seeds, rest = take_count(rest, "seeds")
+    slow_seeds, rest = take_count(rest, "slow_seeds")
+    at_once, rest = take_count(rest, "at_once")
     if any(argument.split("=", 1)[0] == "--seed" for argument in rest):
         raise UserError("--model all takes --seeds N (seeds 1 to N), not --seed")
     if wrong := [one for one in rest if one.startswith("--model.")]:
         raise UserError(f"{wrong[0]}: a setting of one ranker cannot be given to all; train that ranker by itself")
-    for flag, value in (("--seeds", seeds), ("--slow_seeds", slow_seeds), ("--at_once", at_once)):
-        if value is not None and (not value.isdigit() or int(value) < 1):
-            raise UserError(f"{flag} {value}: must be a number, 1 or more")
-    count = int(seeds or 1)
+    check_devices(at_once or 1, rest)
     places = data or DEFAULT_DATA, Path(output or "outputs").expanduser()
-    return Asked(*places, count, int(slow_seeds or count), int(at_once or 1), rest)
+    return Asked(*places, seeds or 1, slow_seeds or seeds or 1, at_once or 1, rest)
 
 
 def rows_of(data: str) -> list[str]:
@@ -134,10 +134,12 @@ def print_plan(jobs: Sequence[Job], asked: Asked) -> None:
         seeds = [job for job in mine if job.seed is not None]
         done = sum(job.state == "done" for job in seeds)
         trained = f"{done} of {len(seeds)} seeds" if len(seeds) > 1 else seeds[0].state
-        grid.add_row(row, trained, mine[-1].state, time_left(mine, asked.at_once))
+        grid.add_row(row, trained, mine[-1].state, time_left(mine))
     Console(width=None if Console().is_terminal else 100).print(grid)
     left = time_left(jobs, asked.at_once)
     say(f"about {left} to go; estimates are from earlier runs, or from 2 CPU cores without a GPU")
+    if asked.at_once > 1:
+        say(f"{asked.at_once} steps run side by side: speeds in the table will be those of a machine that is busy")
 
 
 def run_all(argv: Sequence[str], folder_of: Callable[[Asked], Path]) -> None:

@@ -62,8 +62,7 @@ def evaluate_rankers(parsed: Namespace, built: Namespace) -> list[Result]:
     if parsed.table:
         results = collect_results(data_folder, trained, data)
         write_results(results, data, data_folder)
-        with never_fatal():
-            track_summaries(results, data, data_folder)
+        track_summaries(results, data, data_folder)
     for one in measured:
         with never_fatal():
             track_evaluation(one, data)

@@ -69,8 +69,8 @@ class RunFolder(NamedTuple):
         return self.path / "evaluation.json"
 
     @property
-    def summary(self) -> Path:
-        """Of a ranker's folder, above its seeds: the measurements that W&B has a summary of."""
+    def summarised(self) -> Path:
+        """In a ranker's folder, above its seeds: a fingerprint of the results that W&B has a summary of."""
         return self.path / "summarised.txt"
 
     @property

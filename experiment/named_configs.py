@@ -102,6 +102,14 @@ def take_option(argv: Sequence[str], name: str) -> tuple[str | None, list[str]]:
     return value, rest
 
 
+def take_count(argv: Sequence[str], name: str) -> tuple[int | None, list[str]]:
+    """As `take_option`, of a number that must be 1 or more."""
+    value, rest = take_option(argv, name)
+    if value is not None and (not value.isdecimal() or int(value) < 1):
+        raise UserError(f"--{name} {value}: must be a number, 1 or more")
+    return None if value is None else int(value), rest
+
+
 def load(name: str, kind: str, sections: set[str]) -> dict[str, Any]:
     """The YAML of ``configs/KIND/NAME.yaml``, or of the path `name`."""
     path = CONFIGS / kind / f"{name}.yaml"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,17 @@ class Step(NamedTuple):
     before: Callable[[], None] | None = None  # called right before it
 
 
+class Running(NamedTuple):
+    """A step at work."""
+
+    number: int
+    step: Step
+    place: int  # among those that run side by side, from 0
+    process: subprocess.Popen[bytes]
+    began: float  # time.perf_counter
+    log: Path | None  # None: it speaks for itself
+
+
 def state_of(run: RunFolder, wanted: Mapping[str, Any]) -> str:
     """A training with other settings of the model than `wanted` is to do again."""
     if run.config.is_file():
@@ -42,13 +54,16 @@ def seconds_in(path: Path) -> float | None:
 
 
 def time_left(steps: Sequence[Any], at_once: int = 1) -> str:
-    """About, of what is not done (anything with `state` and `seconds`), `at_once` of them side by side."""
+    """About, of what is not done (anything with `state` and `seconds`).
+
+    How much sooner steps end that run side by side depends on the machine: they share its cores. So it is the sum.
+    """
     open_steps = [step.seconds for step in steps if step.state != "done"]
     known = [one for one in open_steps if one is not None]
     unknown = len(open_steps) - len(known)
-    if not unknown:
-        return minutes(sum(known) / at_once)
-    return f"{minutes(sum(known) / at_once)} and {unknown} steps of unknown length" if known else "unknown time"
+    found = [minutes(sum(known))] if known or not unknown else []
+    found += [f"{unknown} step{'s' if unknown > 1 else ''} of unknown length"] if unknown else []
+    return " and ".join(found) + (" of work" if at_once > 1 else "")
 
 
 def minutes(seconds: float) -> str:

@@ -6,6 +6,7 @@ over all seeds, with each query's mean, the spread and what the tests of signifi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -16,7 +17,7 @@ from evaluation.results_table import Result
 from evaluation.seed_averages import read_measured
 from experiment.artifacts import data_items, log_item, model_item, runs_item, table_item
 from experiment.folders import RunFolder, write_text
-from experiment.tracking import RunLabels, finish_run, start_run
+from experiment.tracking import RunLabels, finish_run, never_fatal, start_run
 
 SHOWN = [field for field in Result._fields if field not in ("significance", "seed_values")]
 
@@ -54,21 +55,33 @@ def track_evaluation(measured: Evaluated, data: RetrievalData) -> None:
 
 
 def track_summaries(results: Sequence[Result], data: RetrievalData, data_folder: Path) -> None:
-    """A run for each ranker with measurements that no summary has seen yet: the averages over its seeds."""
-    for name in sorted({one.model for one in results}):
-        mine = [one for one in results if one.model == name]
-        folder = RunFolder(data_folder / name)
-        measured = _fingerprints(folder)
-        if folder.summary.is_file() and folder.summary.read_text(encoding="utf-8", errors="replace") == measured:
-            continue
-        first = min(folder.path.glob("seed-*/config.yaml"))
-        config = {key: value for key, value in RunFolder(first.parent).load_config().items() if key != "seed"}
-        labels = RunLabels(name, data.name, None, "summary")
-        run = start_run(labels.init_arguments({**config, "seeds": mine[0].seeds}, folder.path))
-        if run is None:
-            return
-        import wandb
+    """A run for each ranker that has no summary of just these results: the averages over its seeds.
 
+    A row that is measured later may change the tests of the earlier ones: they are summarised again.
+    """
+    for name in sorted({one.model for one in results}):
+        mine, folder = [one for one in results if one.model == name], RunFolder(data_folder / name)
+        fingerprint = sha256(json.dumps([one._asdict() for one in mine]).encode()).hexdigest()
+        if folder.summarised.is_file() and folder.summarised.read_text(errors="replace") == fingerprint:
+            continue
+        with never_fatal():
+            if _track_summary(name, mine, data, data_folder):
+                write_text(folder.summarised, fingerprint)
+
+
+def _track_summary(name: str, mine: Sequence[Result], data: RetrievalData, data_folder: Path) -> bool:
+    """Whether there is tracking."""
+    folder = RunFolder(data_folder / name)
+    first = min(folder.path.glob("seed-*/config.yaml"))
+    config = {key: value for key, value in RunFolder(first.parent).load_config().items() if key != "seed"}
+    labels = RunLabels(name, data.name, None, "summary")
+    run = start_run(labels.init_arguments({**config, "seeds": mine[0].seeds}, folder.path))
+    if run is None:
+        return False
+    import wandb
+
+    spread = {f"{key}_spread": one.spread for key, one in _by_name(mine).items() if one.seeds > 1}
+    try:
         run.log({"results": _results_table(mine)})
         if tests := [(one, found) for one in mine for found in one.significance]:
             columns: list[str | int] = ["query_set", "measure", *tests[0][1]]
@@ -78,15 +91,9 @@ def track_summaries(results: Sequence[Result], data: RetrievalData, data_folder:
         for query_set in dict.fromkeys(one.query_set for one in mine):
             run.log({f"per_query/{query_set}": per_query_table(folder, query_set, fused, data)})
         run.log({"report": wandb.Html((data_folder / "results.html").read_text(encoding="utf-8"), inject=False)})
-        spread = {f"{key}_spread": one.spread for key, one in _by_name(mine).items() if one.seeds > 1}
+    finally:
         finish_run(run, {**_summary(mine), **spread})
-        write_text(folder.summary, measured)
-
-
-def _fingerprints(folder: RunFolder) -> str:
-    """A line for each seed that was measured."""
-    seeds = sorted(folder.path.glob("seed-*/evaluation.json"))
-    return "".join(f"{path.parent.name} {sha256(path.read_bytes()).hexdigest()}\n" for path in seeds)
+    return True
 
 
 def per_query_table(folder: RunFolder, query_set: str, fused: bool, data: RetrievalData) -> Any:

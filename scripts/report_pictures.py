@@ -25,14 +25,16 @@ SECTIONS = ("table", "speed", "curves", "queries", "scores", "translations")
 
 def take_pictures(report: Path, prefix: str, sections: Sequence[str] = SECTIONS, width: int = 1100) -> list[Path]:
     """The files written."""
-    from playwright.sync_api import sync_playwright
-
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError as error:
+        raise UserError("the package is not installed: pip install playwright") from error
     browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if browser is None:
         raise UserError("no Chromium here: make browser")
     if not report.is_file():
         raise UserError(f"there is no report {report}: python evaluate.py writes it")
-    written: list[Path] = []
+    pictures: dict[Path, bytes] = {}
     wrong: list[str] = []
     with sync_playwright() as playwright:
         tab = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"]).new_page(
@@ -45,15 +47,15 @@ def take_pictures(report: Path, prefix: str, sections: Sequence[str] = SECTIONS,
         for name in sections:
             section = tab.locator(f"section#{name}")
             if section.count():
-                path = Path(f"{prefix}_{name}.png")
-                path.parent.mkdir(parents=True, exist_ok=True)
-                section.screenshot(path=path)
-                written.append(path)
+                pictures[Path(f"{prefix}_{name}.png")] = section.screenshot()
     if wrong:
-        for path in written:
-            path.unlink()
         raise UserError(f"{report} has errors or asks for something from elsewhere: {wrong[0]}")
-    return written
+    if not pictures:
+        raise UserError(f"{report} has none of the sections {', '.join(sections)}; known are: {', '.join(SECTIONS)}")
+    for path, content in pictures.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return list(pictures)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -64,10 +66,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--sections", default=",".join(SECTIONS))
     parser.add_argument("--width", type=int, default=1100, help="of the window, in pixels")
     arguments = parser.parse_args(argv)
-    try:
-        written = take_pictures(arguments.report, arguments.prefix, arguments.sections.split(","), arguments.width)
-    except ImportError as error:
-        raise UserError("the package is not installed: pip install playwright") from error
+    written = take_pictures(arguments.report, arguments.prefix, arguments.sections.split(","), arguments.width)
     print("\n".join(map(str, written)))
 
 

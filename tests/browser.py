@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+from scripts.report_pictures import BROWSERS
 
 
 class OpenPage(NamedTuple):

@@ -94,6 +94,7 @@ def test_commands_are_those_a_user_would_type() -> None:
         (["--seeds", "many"], "--seeds many: must be a number"),
         (["--slow_seeds", "0"], "--slow_seeds 0: must be a number"),
         (["--at_once", "0"], "--at_once 0: must be a number"),
+        (["--at_once", "2", "--trainer.devices", "2"], "--trainer.devices 2 does not go with it"),
         (["--model.k1", "1"], "--model.k1: a setting of one ranker"),
     ],
 )

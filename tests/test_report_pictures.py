@@ -45,6 +45,11 @@ def test_a_page_that_asks_for_something_from_elsewhere_gets_none(report: Path) -
     assert not list(report.parent.glob("*.png"))
 
 
+def test_a_mistyped_section_gets_one_line(report: Path) -> None:
+    done = pictures(report, report.parent / "small", "--sections", "tabel")
+    assert done.returncode == 2 and "has none of the sections tabel; known are: table, speed" in done.stderr
+
+
 def test_no_report_gets_one_line(report: Path) -> None:
     done = pictures(report.parent / "none.html", "small")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "python evaluate.py writes it" in done.stderr

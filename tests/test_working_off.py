@@ -13,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from experiment.step_board import last_line
+from experiment.step_process import check_devices, share
 from experiment.steps import Step, minutes, time_left
-from experiment.working_off import last_line, run_step, share, work_off
+from experiment.working_off import run_step, work_off
+from user_error import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
 MEET = """
@@ -57,9 +60,9 @@ def test_the_time_left_names_what_nobody_has_timed() -> None:
         Step("", [], "goes on", None),
     )
     assert time_left([done]) == "0 min"
-    assert time_left([done, known, known]) == "20 min" and time_left([known, known], at_once=2) == "10 min"
-    assert time_left([known, unknown]) == "10 min and 1 steps of unknown length"
-    assert time_left([done, unknown]) == "unknown time"
+    assert time_left([done, known, known]) == "20 min" and time_left([known, known], at_once=2) == "20 min of work"
+    assert time_left([known, unknown]) == "10 min and 1 step of unknown length"
+    assert time_left([done, unknown, unknown]) == "2 steps of unknown length"
 
 
 # --- one after the other
@@ -80,6 +83,7 @@ def test_a_failed_step_costs_only_what_is_made_of_it(tmp_path: Path, capfd: pyte
     shown = capfd.readouterr()
     assert [one.title for one in failed] == ["a"] and shown.out == "b ran\ng ran\n"
     assert "[4 of 5] d (0 min passed, about 1 min left)" in shown.err and "failed: a: python" in shown.err
+    assert "[2 of 5] b (left out without a)" in shown.err and "[3 of 5] c (left out without b)" in shown.err
 
 
 def test_what_has_to_be_done_before_a_step_may_fail(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -144,10 +148,21 @@ def test_cores_and_gpus_are_shared_out() -> None:
     ]  # fmt: skip
 
 
-def test_a_step_gets_its_share(tmp_path: Path) -> None:
+def test_a_step_gets_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     tell = script(tmp_path, "tell", "import os; print(os.environ['OMP_NUM_THREADS'])")
     work_off([step("a", tell)], 1000, tmp_path / "logs")
-    assert (tmp_path / "logs/001-a.log").read_text() == "1\n" or "OMP_NUM_THREADS" in os.environ
+    assert (tmp_path / "logs/001-a.log").read_text() == "1\n"
+
+
+def test_steps_side_by_side_have_one_device_each() -> None:
+    for devices in ([], ["--trainer.devices", "1"]):
+        check_devices(2, devices)
+    check_devices(1, ["--trainer.devices=4"])
+    with pytest.raises(
+        UserError, match=r"--at_once 2 gives each step GPUs of its own: --trainer.devices 4 does not go"
+    ):
+        check_devices(2, ["--trainer.devices=4"])
 
 
 # --- interrupted
@@ -170,6 +185,8 @@ from pathlib import Path
 from experiment.steps import Step
 from experiment.working_off import work_off
 from user_error import run_script
+import experiment.step_process
+experiment.step_process.PATIENCE = {patience}
 steps = [Step(name, [sys.executable, {sleeper!r}, name], "to do", None, name) for name in {names!r}]
 raise SystemExit(run_script(lambda _: work_off(steps, {at_once}, Path("logs"))))
 """
@@ -182,10 +199,42 @@ def wait_for(paths: list[Path]) -> None:
         time.sleep(0.05)
 
 
-def worker(folder: Path, names: list[str], at_once: int) -> list[str]:
+def worker(folder: Path, names: list[str], at_once: int, patience: float = 20.0) -> list[str]:
     sleeper = script(folder, "sleeper", SLEEPER)
-    values = {"root": str(ROOT), "sleeper": str(sleeper), "names": names, "at_once": at_once}
+    values = {"root": str(ROOT), "sleeper": str(sleeper), "names": names, "at_once": at_once, "patience": patience}
     return [sys.executable, str(script(folder, "work", WORK.format(**values)))]
+
+
+DEAF = """
+import signal, sys, time, pathlib
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(60)
+"""
+
+
+def test_a_step_that_does_not_listen_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("experiment.step_process.PATIENCE", 0.3)
+    deaf, begun = script(tmp_path, "deaf", DEAF), tmp_path / "begun"
+    content = f"import time, pathlib\nwhile not pathlib.Path({str(begun)!r}).exists(): time.sleep(0.01)\n"
+    stopped = script(tmp_path, "stopped", content + "raise SystemExit(130)")
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        work_off([step("a", deaf, str(begun)), step("b", stopped)], 2, tmp_path / "logs")
+    assert time.monotonic() - began < 30
+
+
+def test_sigterm_ends_the_steps_too(tmp_path: Path) -> None:
+    """As a batch system sends it, to the parent alone."""
+    process = subprocess.Popen(
+        worker(tmp_path, ["a"], 1, patience=0.5), cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    wait_for([tmp_path / "a"])
+    process.terminate()
+    error = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and "ending 1 running step(s)" in error
+    assert (tmp_path / "a").read_text() == "put away"
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
@@ -202,7 +251,7 @@ def test_ctrl_c_lets_the_steps_put_their_things_away(at_once: int, tmp_path: Pat
 
 
 def test_a_step_that_was_interrupted_alone_ends_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("experiment.working_off.PATIENCE", 0.5)
+    monkeypatch.setattr("experiment.step_process.PATIENCE", 1.0)
     sleeper = script(tmp_path, "sleeper", SLEEPER)
     begun = tmp_path / "begun"
     content = f"import time, pathlib\nwhile not pathlib.Path({str(begun)!r}).exists(): time.sleep(0.01)\n"
@@ -211,6 +260,7 @@ def test_a_step_that_was_interrupted_alone_ends_the_others(tmp_path: Path, monke
     with pytest.raises(KeyboardInterrupt):
         work_off([step("a", sleeper, str(begun)), step("b", stopped)], 2, tmp_path / "logs")
     assert time.monotonic() - began < 30  # the sleeper would have taken a minute
+    assert begun.read_text() == "put away"  # it was told by a signal of its own
     with pytest.raises(KeyboardInterrupt):
         run_step([sys.executable, str(stopped)])
 
@@ -221,7 +271,13 @@ def test_a_step_that_was_interrupted_alone_ends_the_others(tmp_path: Path, monke
 def test_a_terminal_shows_the_steps_at_work(tmp_path: Path) -> None:
     """In a real terminal: titles, the last line of each log, what waits."""
     slow = script(tmp_path, "sleeper", "import time; print('epoch 1 of 3', flush=True); time.sleep(1.5)")
-    values = {"root": str(ROOT), "sleeper": str(slow), "names": ["first", "second", "third"], "at_once": 2}
+    values = {
+        "root": str(ROOT),
+        "sleeper": str(slow),
+        "names": ["first", "second", "third"],
+        "at_once": 2,
+        "patience": 1,
+    }
     work = script(tmp_path, "work", WORK.format(**values))
     seen = b""
 
@@ -240,7 +296,7 @@ def test_a_terminal_shows_the_steps_at_work(tmp_path: Path) -> None:
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode())
     assert os.waitstatus_to_exitcode(code) == 0, text
     assert "[1 of 3]  first" in text and "[2 of 3]  second" in text and "epoch 1 of 3" in text
-    assert "1 steps wait" in text and "[3 of 3] third: done" in text
+    assert "left, 1 to come" in text and "[3 of 3] third: done" in text
 
 
 def test_the_last_line_of_a_log_that_is_being_written(tmp_path: Path) -> None:
