@@ -222,9 +222,9 @@ def test_a_network_that_is_a_base_itself_is_trained_once_and_seeds_go_to_those_t
 
 def test_a_line_waits_for_what_it_is_made_of_and_for_nothing_else(tmp_path: Path) -> None:
     """Also where lines are worked off side by side: an export for its network, whether that is a base itself or not."""
-    for names, network in ((["cosine", "threshold_1e-2"], "nn_model1"), (["threshold_1e-2"], "nn_model1_exp")):
+    for only, network in ((["cosine", "threshold_1e-2"], "nn_model1"), (["threshold_1e-2"], "nn_model1_exp")):
         asked = asked_for(["--output_dir", str(tmp_path), "--seeds", "2"])
-        steps = plan(settle(read_ablations(ABLATIONS).only(names), asked), asked)
+        steps = plan(settle(read_ablations(ABLATIONS).only(only), asked), asked)
         for step in steps[network][:2]:
             assert (step.title.split(",")[0], step.makes, step.made_of) == ("nn_model1", "nn_model1", ())
         exports = [step for step in steps["nn_model1_exp"] if step.title.startswith("nn_model1_exp")]
