@@ -18,6 +18,7 @@ from rich.table import Table as RichTable
 from datamodules.retrieval_data import RetrievalData
 from evaluation.hypotheses import read_hypotheses, verdicts
 from evaluation.measures import per_query_tsv
+from evaluation.paper_rows import place
 from evaluation.report import report_page
 from evaluation.results_table import Cell, Result, Table, build_table, paper_figures
 from evaluation.seed_averages import seed_average
@@ -34,8 +35,10 @@ HYPOTHESES, PAPER_FIGURES = CONFIGS / "hypotheses.yaml", CONFIGS / "paper_figure
 
 
 def collect_results(data_folder: Path, trained: Mapping[str, Sequence[int]], data: RetrievalData) -> list[Result]:
-    """Of every ranker that was measured on this very data, with what the tests found."""
-    results = [one for name, seeds in trained.items() for one in _collect(data_folder / name, seeds, data)]
+    """Of every ranker that was measured on this very data, with what the tests found, in the order of the paper: BM25,
+    which is measured on every query set, decides the order of these."""
+    names = sorted(trained, key=place)
+    results = [one for name in names for one in _collect(data_folder / name, trained[name], data)]
     return with_tests(results, data_folder)
 
 
