@@ -95,7 +95,7 @@ def train_models(models: Sequence[str], argv: Sequence[str]) -> dict[str, float]
 
 def train_seeds(seeds: str, argv: Sequence[str]) -> dict[str, float]:
     """Trains seeds 1 to `seeds`, those that are not there yet, and measures them; means of the `development` values."""
-    if not seeds.isdigit() or int(seeds) < 1:
+    if not seeds.isdecimal() or int(seeds) < 1:
         raise UserError(f"--seeds {seeds}: must be a number, 1 or more")
     if any(argument.split("=", 1)[0] == "--seed" for argument in argv):
         raise UserError("give --seeds N (seeds 1 to N) or --seed N (one of them), not both")

@@ -98,6 +98,7 @@ function show(holder, draw, widest = Infinity) {
 // A sheet is narrower than a screen: drawn for its width, texts are not shrunk with the chart.
 const SHEET = 680;
 const sheet = (holder) => Number(holder.dataset.sheet) || SHEET;
+window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => (one.open = true)));
 window.addEventListener("beforeprint", () => drawn.forEach(({ draw }, holder) => show(holder, draw, sheet(holder))));
 window.addEventListener("afterprint", () => drawn.forEach(({ draw }, holder) => show(holder, draw)));
 

@@ -141,8 +141,13 @@ def _is_main(measure: str) -> bool:
 
 def _best(column: Sequence[Result | None]) -> float | None:
     """The largest value; None where all are equal: then none is best."""
-    numbers = [one.value for one in column if one is not None]
+    numbers = [_rounded(one.value) for one in column if one is not None]
     return max(numbers) if len(set(numbers)) > 1 else None
+
+
+def _rounded(value: float) -> float:
+    """Means over seeds of the same value differ in their last bits."""
+    return round(value, 9)
 
 
 def _cell(one: Result | None, best: float | None) -> Cell:
@@ -150,7 +155,7 @@ def _cell(one: Result | None, best: float | None) -> Cell:
         return Cell("")
     marks = dict.fromkeys(found["mark"] for found in one.significance if found["significant"])
     spread = f"±{one.spread:.4f}" if one.seeds > 1 else ""
-    return Cell(f"{one.value:.4f}", one.value == best, "".join(marks), spread)
+    return Cell(f"{one.value:.4f}", _rounded(one.value) == best, "".join(marks), spread)
 
 
 def _notes(results: Sequence[Result], outcomes: Sequence[Outcome], paper: PaperFigures | None) -> list[str]:

@@ -46,7 +46,7 @@ def latex(table: Table) -> str:
 
     def shown(cell: Cell) -> str:
         text = rf"\textbf{{{_tex(cell.text)}}}" if cell.best else _tex(cell.text)
-        marks = "".join(_TEX_MARKS.get(mark, rf"\text{{{_tex(mark)}}}") for mark in cell.marks)
+        marks = "".join(_TEX_MARKS.get(mark, rf"\mathrm{{{_tex(mark)}}}") for mark in cell.marks)
         return (
             text + (f"$^{{{marks}}}$" if marks else "") + (rf" {{\tiny $\pm${cell.spread[1:]}}}" if cell.spread else "")
         )

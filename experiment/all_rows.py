@@ -104,18 +104,29 @@ def plan(asked: Asked, folder: Path) -> list[Job]:
         runs = [RunFolder(folder / row / f"seed-{seed}") for seed in range(1, count + 1)]
         before = [seconds_in(run.development) for run in runs]
         about = next((one for one in before if one), known.get(row, {}).get("train"))
-        wanted = merged(row, asked.data)[0].get("init_args") or {}
         anew = made_of(row, asked.data) & {job.row for job in jobs if job.seed is not None and job.state != "done"}
-        states = ["to do" if anew or changed_part(run) else state_of(run, wanted) for run in runs]
+        states = ["to do" if anew or changed_part(run) else _state(run, asked.data) for run in runs]
         jobs += [Job(row, seed, state, about) for seed, state in enumerate(states, start=1)]
         done = all(state == "done" for state in states)
-        missing = [run for run in runs if not run.evaluation.is_file()] if done else runs
+        missing = [run for run in runs if not all(one.evaluation.is_file() for one in _made(run))] if done else runs
         before = [seconds_in(run.evaluation) for run in runs]
         each = next((one for one in before if one), known.get(row, {}).get("evaluate"))
         jobs.append(
             Job(row, None, "to do" if missing else "done", None if each is None else each * len(missing or runs))
         )
     return jobs
+
+
+def _made(run: RunFolder) -> list[RunFolder]:
+    """What a training makes: its row, and the one that is made of it right after."""
+    row = run.path.parent.name
+    return [run, *(RunFolder(run.path.parent.parent / made / run.path.name) for made in [MAKES.get(row)] if made)]
+
+
+def _state(run: RunFolder, data: str) -> str:
+    """Of the training; it is not done before all that it makes is there."""
+    states = [state_of(one, merged(one.path.parent.name, data)[0].get("init_args") or {}) for one in _made(run)]
+    return "to do" if states[0] == "done" and set(states) != {"done"} else states[0]
 
 
 def made_of(row: str, data: str) -> set[str]:

@@ -48,24 +48,28 @@ def evaluate_rankers(parsed: Namespace, built: Namespace) -> list[Result]:
         raise UserError(f"nothing is trained on {data.name} in {data_folder} yet: python train.py --model bm25_lemm")
     if not leads():
         be_silent()
-    measured = [
-        found
-        for name in wanted
-        for seed in trained[name]
-        if not (parsed.skip_measured and _is_measured(RunFolder.of(parsed.output_dir, data.name, name, seed), data))
-        if (found := _evaluate_ranker(RunFolder.of(parsed.output_dir, data.name, name, seed), name, data, parsed))
-    ]
+    measured, failed = [], []
+    for name in wanted:
+        for seed in trained[name]:
+            folder = RunFolder.of(parsed.output_dir, data.name, name, seed)
+            try:
+                if parsed.skip_measured and _is_measured(folder, data):
+                    continue
+                if found := _evaluate_ranker(folder, name, data, parsed):
+                    measured.append(found)
+            except UserError as error:  # costs this ranker, not the table of the others
+                failed.append(str(error))
     part()
-    if not leads():
-        return []
     results = []
-    if parsed.table:
-        results = collect_results(data_folder, trained, data)
-        write_results(results, data, data_folder)
-        track_summaries(results, data, data_folder)
-    for one in measured:
-        with never_fatal():
-            track_evaluation(one, data)
+    if leads():
+        if parsed.table and (results := collect_results(data_folder, trained, data)):
+            write_results(results, data, data_folder)
+            track_summaries(results, data, data_folder)
+        for one in measured:
+            with never_fatal():
+                track_evaluation(one, data)
+    if failed:
+        raise UserError("; ".join(dict.fromkeys(failed)))
     return results
 
 

@@ -25,7 +25,7 @@ from evaluation.seed_averages import seed_average
 from evaluation.significance import read_per_query
 from evaluation.table_formats import latex, markdown
 from experiment.folders import RunFolder, read_json, write_json, write_text
-from experiment.named_configs import CONFIGS
+from experiment.named_configs import CONFIGS, names
 from experiment.parts import changed_part
 from experiment.report_data import gather_report
 from terminal import say
@@ -37,8 +37,8 @@ HYPOTHESES, PAPER_FIGURES = CONFIGS / "hypotheses.yaml", CONFIGS / "paper_figure
 def collect_results(data_folder: Path, trained: Mapping[str, Sequence[int]], data: RetrievalData) -> list[Result]:
     """Of every ranker that was measured on this very data, with what the tests found, in the order of the paper: BM25,
     which is measured on every query set, decides the order of these."""
-    names = sorted(trained, key=place)
-    results = [one for name in names for one in _collect(data_folder / name, trained[name], data)]
+    rows = sorted(trained, key=place)
+    results = [one for name in rows for one in _collect(data_folder / name, trained[name], data)]
     return with_tests(results, data_folder)
 
 
@@ -46,6 +46,10 @@ def with_tests(results: Sequence[Result], data_folder: Path, hypotheses: Path = 
     """The results with `significance` filled in, for the main measure of each query set."""
     asked = read_hypotheses(hypotheses)
     fusions = {one.model for one in results if one.fused}
+    known = {*names("model"), *(one.model for one in results)}
+    asked_for = dict.fromkeys(name for one in asked.hypotheses for name in (one.row, one.against))
+    if unknown := [name for name in asked_for if name.removesuffix(".alone") not in known]:
+        say(f"{hypotheses}: there is no ranker {', '.join(unknown)}; what is asked of it is not tested")
     found = list(results)
     for query_set in dict.fromkeys(one.query_set for one in results):
         rows: dict[str, dict[str, float]] = {}
@@ -96,6 +100,11 @@ def _collect(folder: Path, seeds: Sequence[int], data: RetrievalData) -> list[Re
 def _averaged(folder: Path, measured: list[tuple[RunFolder, list[Result]]]) -> list[Result]:
     """The average of the seeds: per query in files beside the seeds' folders, and as results."""
     runs, first = [run for run, _ in measured], measured[0][1]
+    everywhere = [one for one in first if all(any(r[:4] == one[:4] for r in results) for _, results in measured)]
+    some = {one.query_set for _, results in measured for one in results} - {one.query_set for one in everywhere}
+    if some:
+        say(f"{folder.name}: not all seeds are measured on {', '.join(sorted(some))}: it is not in the table")
+    first = everywhere
     is_fusion = any(one.fused for one in first)
     for query_set, fused in dict.fromkeys((one.query_set, one.fused) for one in first):
         alone = is_fusion and not fused
@@ -104,7 +113,8 @@ def _averaged(folder: Path, measured: list[tuple[RunFolder, list[Result]]]) -> l
     averaged = []
     for one in first:
         same = [r for _, results in measured for r in results if r[:4] == one[:4]]  # model, fused, query set, measure
-        value, speed = np.mean([r.value for r in same]), np.median([r.ms_per_1k for r in same])
+        timed = [r.ms_per_1k for r in same if (r.device, r.threads) == (one.device, one.threads)]
+        value, speed = np.mean([r.value for r in same]), np.median(timed)
         every = [r.value for r in same]
         averaged.append(one._replace(value=float(value), seeds=len(same), ms_per_1k=float(speed), seed_values=every))
     return averaged

@@ -13,6 +13,12 @@ from user_error import UserError
 ONLY_HOW = ("pairs_at_once", "checkpoint_steps", "gradient_checkpointing")  # it is learned, not what
 
 
+ONLY_WHERE = {  # it is done
+    "trainer": ("accelerator", "devices", "num_nodes", "strategy", "accumulate_grad_batches", "log_every_n_steps"),
+    "data": ("workers", "cache_dir"),
+}
+
+
 class Step(NamedTuple):
     """A process."""
 
@@ -34,6 +40,15 @@ class Running(NamedTuple):
     process: subprocess.Popen[bytes]
     began: float  # time.perf_counter
     log: Path | None  # None: it speaks for itself
+
+
+def what_is_learned(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that decide what a training ends with; another machine or folder makes no other ranker."""
+    left_out = {"model": ONLY_HOW, **ONLY_WHERE}
+    found: dict[str, Any] = {"seed": config.get("seed")}
+    for section, names in left_out.items():
+        found[section] = {key: value for key, value in (config.get(section) or {}).items() if key not in names}
+    return found
 
 
 def state_of(run: RunFolder, wanted: Mapping[str, Any]) -> str:

@@ -47,11 +47,13 @@ def track_evaluation(measured: Evaluated, data: RetrievalData) -> None:
     run = start_run(labels.init_arguments(folder.load_config(), folder.path))
     if run is None:
         return
-    run.log({"results": _results_table(measured.results)})
-    for query_set in dict.fromkeys(one.query_set for one in measured.results):
-        run.log({f"per_query/{query_set}": per_query_table(folder, query_set, measured.fused, data)})
-    log_item(run, runs_item(folder, name, data, measured.files))
-    finish_run(run, _summary(measured.results))
+    try:
+        run.log({"results": _results_table(measured.results)})
+        for query_set in dict.fromkeys(one.query_set for one in measured.results):
+            run.log({f"per_query/{query_set}": per_query_table(folder, query_set, measured.fused, data)})
+        log_item(run, runs_item(folder, name, data, measured.files))
+    finally:  # whatever became of them: the next ranker must not log into this run
+        finish_run(run, _summary(measured.results))
 
 
 def track_summaries(results: Sequence[Result], data: RetrievalData, data_folder: Path) -> None:

@@ -23,6 +23,7 @@ from experiment.parts import MAKES, changed_part
 from experiment.processes import leads, part, process_count
 from experiment.reranking import learn_fusion, ranking_trainer, rerank
 from experiment.resuming import keep_metrics, remember_training, resume_from, training_callbacks
+from experiment.steps import what_is_learned
 from experiment.tracked_results import log_training
 from experiment.tracking import RunLabels, finish_run, never_fatal, start_run
 from experiment.watched_sample import evidence_monitor
@@ -154,7 +155,9 @@ def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
 
 def _trained_already(folder: RunFolder, config: dict[str, Any], data: RetrievalData) -> dict[str, float]:
     """What a complete training with these settings on this data has measured; empty when there is none."""
-    if not folder.config.is_file() or folder.load_config() != config or changed_part(folder) is not None:
+    if not folder.config.is_file() or changed_part(folder) is not None:
+        return {}
+    if what_is_learned(folder.load_config()) != what_is_learned(config):
         return {}
     measured = read_json(folder.development)
     if measured.get("data") != data.fingerprint():

@@ -43,6 +43,7 @@ def test_the_plan_has_seeds_states_and_times(tmp_path: Path) -> None:
     assert settings is not None
     write_text(done.config, yaml.safe_dump({"model": settings.settings}))
     write_json(done.development, {"seconds": 100})
+    _make_export(tmp_path, 1)
     begun = RunFolder(tmp_path / "nn_model1" / "seed-2")
     write_text(begun.checkpoint, "")
     jobs = plan(asked, tmp_path)
@@ -52,6 +53,29 @@ def test_the_plan_has_seeds_states_and_times(tmp_path: Path) -> None:
     assert [job.seed for job in jobs if job.row == "bm25_lemm"] == [1, None]
     rows = list(dict.fromkeys(job.row for job in jobs))
     assert rows == rows_of("pydocs_passage")
+
+
+def _make_export(folder: Path, seed: int) -> RunFolder:
+    made = RunFolder(folder / "nn_model1_exp" / f"seed-{seed}")
+    write_text(made.config, yaml.safe_dump({"model": merged("nn_model1_exp", "pydocs_passage")[0]["init_args"]}))
+    return made
+
+
+def test_a_training_is_not_done_before_all_that_it_makes_is_there(tmp_path: Path) -> None:
+    """Killed between nn_model1 and the table that is made of it, or between their measurements."""
+    asked = asked_for(["--output_dir", str(tmp_path)])
+    run = RunFolder(tmp_path / "nn_model1" / "seed-1")
+    write_text(run.config, yaml.safe_dump({"model": merged("nn_model1", "pydocs_passage")[0]["init_args"]}))
+    write_json(run.evaluation, {"seconds": 30})
+
+    def states() -> list[str]:
+        return [job.state for job in plan(asked, tmp_path) if job.row == "nn_model1"]
+
+    assert states() == ["to do", "to do"]
+    made = _make_export(tmp_path, 1)
+    assert states() == ["done", "to do"]
+    write_json(made.evaluation, {"seconds": 10})
+    assert states() == ["done", "done"]
 
 
 def test_a_training_with_other_settings_is_to_do_again(tmp_path: Path) -> None:
@@ -160,3 +184,4 @@ def test_a_row_that_fails_costs_no_other(small_folder: Path, tmp_path: Path) -> 
     assert done.returncode == 2 and "failed: bm25_lemm, seed 1: python train.py --model bm25_lemm" in done.stderr
     assert done.stderr.strip().endswith("the same command tries the missing ones again")
     assert (tmp_path / "outputs/mine/bm25_lemm_word/seed-1/evaluation.json").is_file()
+    assert "bm25_lemm_word" in (tmp_path / "outputs/mine/results.md").read_text()

@@ -87,6 +87,14 @@ def test_p_value_mark_and_effect_of_the_hand_made_example(tmp_path: Path) -> Non
     json.dumps([one._asdict() for one in rows], allow_nan=False)
 
 
+def test_a_mistyped_row_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "bm25_lemm/per_query/test.tsv", BASE)
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("hypotheses:\n- {row: nn_modell.alone, against: bm25_lemm, mark: a}\n")
+    assert with_tests([result("bm25_lemm", BASE)], tmp_path, mine)[0].significance == []
+    assert f"{mine}: there is no ranker nn_modell.alone" in capsys.readouterr().err
+
+
 def test_a_difference_that_is_not_significant_has_no_mark(tmp_path: Path) -> None:
     close = (0.5, 0.25, 1.0, 0.2, 0.4)
     write(tmp_path / "bm25_lemm/per_query/test.tsv", BASE)

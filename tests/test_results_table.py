@@ -173,6 +173,11 @@ def test_values_equal_only_after_rounding_are_not_both_best() -> None:
     assert [row.cells[0].best for row in table.rows] == [False, True]
 
 
+def test_a_mean_over_seeds_is_not_best_by_its_last_bits() -> None:
+    table = build_table([result("bm25_lemm", 0.8267119838872105), result("nn_model1", 0.8267119838872106)])
+    assert [row.cells[0].best for row in table.rows] == [False, False]
+
+
 def test_a_gpu_is_named_without_threads() -> None:
     assert build_table([result(device="NVIDIA A100")]).rows[0].cells[-1].text == "NVIDIA A100"
 
