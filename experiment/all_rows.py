@@ -137,7 +137,7 @@ def made_of(row: str, data: str) -> set[str]:
 
 
 def print_plan(jobs: Sequence[Job], asked: Asked) -> None:
-    grid = Table(title=f"{asked.data}: {len(jobs)} steps")
+    grid = Table(title=f"{Path(asked.data).stem}: {len(jobs)} steps")
     for title, side in (("row", "left"), ("training", "right"), ("measurement", "right"), ("to do, about", "right")):
         grid.add_column(title, justify=side)  # type: ignore[arg-type]
     for row in dict.fromkeys(job.row for job in jobs):

@@ -148,7 +148,7 @@ def test_all_rows_are_trained_measured_and_kept(small_folder: Path, tmp_path: Pa
     assert first.returncode == 0, first.stderr
     summaries = tmp_path / "outputs/mine/bm25_lemm/wandb"
     assert [(run.job_type, run.config["seeds"]) for run in read_offline_runs(summaries)] == [("summary", 1)]
-    assert "mine.yaml: 4 steps" in first.stdout and "[1 of 4] bm25_lemm, seed 1" in first.stderr
+    assert "mine: 4 steps" in first.stdout and "[1 of 4] bm25_lemm, seed 1" in first.stderr
     assert "bm25_lemm_word" in (tmp_path / "outputs/mine/results.md").read_text()
     kept = tmp_path / "outputs/mine/bm25_lemm/seed-1/evaluation.json"
     before = kept.stat().st_mtime_ns
