@@ -99,6 +99,8 @@ def plan(asked: Asked, folder: Path) -> list[Job]:
     known = yaml.safe_load(DURATIONS.read_text(encoding="utf-8")).get(Path(asked.data).stem, {})
     jobs: list[Job] = []
     for row in rows_of(asked.data):
+        if not_here(row, asked.data, folder):
+            continue
         count = asked.seeds if _is_one_of(row, RANDOM) else 1
         count = min(count, asked.slow_seeds) if _is_one_of(row, SLOW) else count
         runs = [RunFolder(folder / row / f"seed-{seed}") for seed in range(1, count + 1)]
@@ -136,7 +138,18 @@ def made_of(row: str, data: str) -> set[str]:
     return {makers.get(part, part) for part in [*settings.get("parts", ()), settings.get("reranker")] if part}
 
 
-def print_plan(jobs: Sequence[Job], asked: Asked) -> None:
+def not_here(row: str, data: str, folder: Path) -> list[str]:
+    """What a row is made of and cannot be had in `folder`: trained and measured, but only the figures were kept."""
+    runs = {part: RunFolder(folder / part / "seed-1") for part in made_of(row, data)}
+    return sorted(part for part, run in runs.items() if _is_measured_elsewhere(run, data))
+
+
+def _is_measured_elsewhere(run: RunFolder, data: str) -> bool:
+    """One whose settings have changed is trained again anyway."""
+    return _state(run, data) == "done" and run.evaluation.is_file() and not run.trained_checkpoint.is_file()
+
+
+def print_plan(jobs: Sequence[Job], asked: Asked, folder: Path) -> None:
     grid = Table(title=f"{Path(asked.data).stem}: {len(jobs)} steps")
     for title, side in (("row", "left"), ("training", "right"), ("measurement", "right"), ("to do, about", "right")):
         grid.add_column(title, justify=side)  # type: ignore[arg-type]
@@ -147,6 +160,9 @@ def print_plan(jobs: Sequence[Job], asked: Asked) -> None:
         trained = f"{done} of {len(seeds)} seeds" if len(seeds) > 1 else seeds[0].state
         grid.add_row(row, trained, mine[-1].state, time_left(mine))
     Console(width=None if Console().is_terminal else 100).print(grid)
+    for row in rows_of(asked.data):
+        if gone := not_here(row, asked.data, folder):
+            say(f"{row} is left out: {folder} has what was measured of {', '.join(gone)}, not the trained rankers")
     left = time_left(jobs, asked.at_once)
     say(f"about {left} to go; estimates are from earlier runs, or from 2 CPU cores without a GPU")
     if asked.at_once > 1:
@@ -158,7 +174,7 @@ def run_all(argv: Sequence[str], folder_of: Callable[[Asked], Path]) -> None:
     asked = asked_for(argv)
     folder = folder_of(asked)
     jobs = plan(asked, folder)
-    print_plan(jobs, asked)
+    print_plan(jobs, asked, folder)
     steps = [
         Step(job.title, command(job, asked), job.state, job.seconds, job.row, _made_of(job, asked)) for job in jobs
     ]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from experiment.all_rows import RANDOM, ROWS, SLOW, Asked, Job, asked_for, command, plan, rows_of
+from experiment.all_rows import RANDOM, ROWS, SLOW, Asked, Job, asked_for, command, not_here, plan, rows_of
 from experiment.folders import RunFolder, write_json, write_text
 from experiment.named_configs import merged, names, resolve
 from tests.wandb_files import read_offline_runs
@@ -76,6 +76,24 @@ def test_a_training_is_not_done_before_all_that_it_makes_is_there(tmp_path: Path
     assert states() == ["done", "to do"]
     write_json(made.evaluation, {"seconds": 10})
     assert states() == ["done", "done"]
+
+
+def test_a_row_made_of_rankers_that_are_not_here_is_left_out(tmp_path: Path) -> None:
+    """As in results/: of a finished row its figures are kept, not its checkpoint."""
+    asked = asked_for(["--output_dir", str(tmp_path)])
+    run = RunFolder(tmp_path / "model1_word" / "seed-1")
+    wanted = merged("model1_word", "pydocs_passage")[0]["init_args"]
+    write_text(run.config, yaml.safe_dump({"model": wanted}))
+    boards = {"leaderboard", "leaderboard_traditional"}
+    assert boards <= {job.row for job in plan(asked, tmp_path)}  # a training that was killed before its measurement
+    write_json(run.evaluation, {"seconds": 30})
+    assert not boards & {job.row for job in plan(asked, tmp_path)}
+    assert not_here("leaderboard", "pydocs_passage", tmp_path) == ["model1_word"]
+    write_text(run.checkpoint, "")
+    assert boards <= {job.row for job in plan(asked, tmp_path)}
+    run.checkpoint.unlink()
+    write_text(run.config, yaml.safe_dump({"model": {**wanted, "iterations": 99}}))
+    assert boards <= {job.row for job in plan(asked, tmp_path)}  # it is trained again, and then it is here
 
 
 def test_a_training_with_other_settings_is_to_do_again(tmp_path: Path) -> None:
