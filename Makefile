@@ -24,7 +24,7 @@ paper: install  ## every row of the paper on DATA, SEEDS seeds (BERT rows: SLOW_
 	@$(BIN)/python train.py --model all --seeds $(SEEDS) --slow_seeds $(SLOW_SEEDS) --at_once $(AT_ONCE) --data $(DATA) --output_dir $(OUTPUT_DIR)
 
 ablations: install  ## what each design decision of the paper is worth on DATA: configs/ablations.yaml, line by line
-	@$(BIN)/python -m experiment.ablations --at_once $(AT_ONCE) --data $(DATA) --output_dir $(OUTPUT_DIR)
+	@$(BIN)/python -m pipeline.ablations --at_once $(AT_ONCE) --data $(DATA) --output_dir $(OUTPUT_DIR)
 
 test: install-dev browser lint  ## set up, lint, type check, all tests but the slow ones
 	@OMP_NUM_THREADS=1 WANDB_MODE=offline $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from user_error import UserError, run_script
+from lexical.errors import UserError, run_script
 
 if TYPE_CHECKING:
     from evaluation.results_table import Result
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 def evaluate(argv: Sequence[str]) -> list[Result]:
     """Measures the rankers that `argv` names; the whole list of results on this data."""
-    from experiment.named_configs import resolve, take_option
+    from pipeline.configs import resolve, take_option
 
     if {"-h", "--help"} & set(argv):
         print(__doc__)
     if take_option(argv, "model")[0] is not None:
         raise UserError("evaluate.py takes --models a,b,c (with an s)")
     resolved = resolve(argv)
-    from experiment.command_line import parse_data
-    from experiment.evaluating import evaluate_rankers
+    from pipeline.command_line import parse_data
+    from pipeline.evaluating import evaluate_rankers
 
     options: list[tuple[str, dict[str, Any]]] = [
         (

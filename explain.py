@@ -16,15 +16,15 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from user_error import UserError, run_script
+from lexical.errors import UserError, run_script
 
 if TYPE_CHECKING:
-    from evaluation.explanation import Explanation
+    from apps.explanation import Explanation
 
 
 def explain(argv: Sequence[str]) -> list[Explanation]:
     """Explains, shows or writes what `argv` asks for."""
-    from experiment.named_configs import names, resolve, take_option
+    from pipeline.configs import names, resolve, take_option
 
     if {"-h", "--help"} & set(argv):
         print(__doc__)
@@ -34,8 +34,8 @@ def explain(argv: Sequence[str]) -> list[Explanation]:
     resolved = resolve(rest)
     if model is not None and take_option(rest, "query")[0] is None and not {"-h", "--help"} & set(argv):
         raise UserError('say what is searched for: --query "..."')
-    from experiment.command_line import parse_data
-    from experiment.explaining import explain_query
+    from apps.explaining import explain_query
+    from pipeline.command_line import parse_data
 
     options: list[tuple[str, dict[str, Any]]] = [
         ("--query", {"type": str, "default": "", "help": "words to search for"}),

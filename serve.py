@@ -13,20 +13,20 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from user_error import UserError, run_script
+from lexical.errors import UserError, run_script
 
 
 def serve(argv: Sequence[str]) -> None:
     """Serves what `argv` asks for, until it is interrupted."""
-    from experiment.named_configs import resolve, take_option
+    from pipeline.configs import resolve, take_option
 
     if {"-h", "--help"} & set(argv):
         print(__doc__)
     if take_option(argv, "model")[0] is not None:
         raise UserError("serve.py takes --models a,b,c (with an s)")
     resolved = resolve(argv)
-    from experiment.command_line import parse_data
-    from experiment.serving import serve_search
+    from apps.serving import serve_search
+    from pipeline.command_line import parse_data
 
     options: list[tuple[str, dict[str, Any]]] = [
         ("--models", {"type": str | None, "default": None, "help": "names of trained rankers, separated by commas"}),

@@ -24,7 +24,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from user_error import UserError, run_script
+from lexical.errors import UserError, run_script
 
 # Lightning, torch and the rest are imported where they are needed: a mistyped name is answered at once, and the
 # worker processes of the preparation, which import this file, start without them.
@@ -32,7 +32,7 @@ from user_error import UserError, run_script
 
 def train(argv: Sequence[str]) -> dict[str, float]:
     """Trains the ranker that `argv` asks for; what was measured on `development`."""
-    from experiment.named_configs import names, resolve, take_option
+    from pipeline.configs import names, resolve, take_option
 
     if take_option(argv, "model")[0] == "all":
         return train_all(take_option(argv, "model")[1])
@@ -45,7 +45,7 @@ def train(argv: Sequence[str]) -> dict[str, float]:
     stats = "--data.stats" in argv
     resolved = resolve([argument for argument in argv if argument != "--data.stats"])
     if stats:
-        from experiment.data_statistics import print_statistics
+        from pipeline.data_statistics import print_statistics
 
         print_statistics(resolved)
         return {}
@@ -56,8 +56,8 @@ def train(argv: Sequence[str]) -> dict[str, float]:
             print("All settings of a ranker: python train.py --model NAME --help")
             return {}
         raise UserError(f"say which ranker: --model NAME with one of: {', '.join(names('model'))}")
-    from experiment.command_line import NamedConfigCLI
-    from experiment.training import MAKES, train_ranker
+    from pipeline.command_line import NamedConfigCLI
+    from pipeline.training import MAKES, train_ranker
 
     cli = NamedConfigCLI(resolved, f"Train {resolved.model.name} on {resolved.data.name}.")
     metrics = train_ranker(cli)
@@ -68,11 +68,11 @@ def train(argv: Sequence[str]) -> dict[str, float]:
 
 def train_all(argv: Sequence[str]) -> dict[str, float]:
     """Trains and measures every row on this data; what is there is kept."""
-    from experiment.all_rows import Asked, run_all
-    from experiment.named_configs import resolve
+    from pipeline.all_rows import Asked, run_all
+    from pipeline.configs import resolve
 
     def folder_of(asked: Asked) -> Path:
-        from experiment.command_line import parse_data  # imports Lightning: not before the arguments are checked
+        from pipeline.command_line import parse_data  # imports Lightning: not before the arguments are checked
 
         _, built = parse_data(resolve(["--data", asked.data, *asked.rest]), "", [])
         return asked.output_dir / built.data.name
@@ -83,7 +83,7 @@ def train_all(argv: Sequence[str]) -> dict[str, float]:
 
 def train_models(models: Sequence[str], argv: Sequence[str]) -> dict[str, float]:
     """Trains the rankers in this order, all with the same settings; "NAME/measure" of what was measured."""
-    from experiment.named_configs import load, take_option
+    from pipeline.configs import load, take_option
 
     if take_option(argv, "model")[0] is not None:
         raise UserError("give --model NAME or --models a,b,c, not both")
@@ -108,9 +108,9 @@ def train_seeds(seeds: str, argv: Sequence[str]) -> dict[str, float]:
 def measure_seeds(argv: Sequence[str]) -> None:
     """Measures the seeds that `argv` has trained, and averages them per query: what evaluate.py does."""
     from evaluate import evaluate
-    from experiment.named_configs import take_option
-    from experiment.training import MAKES
-    from terminal import say
+    from lexical.terminal import say
+    from pipeline.configs import take_option
+    from pipeline.training import MAKES
 
     model, rest = take_option(argv, "model")
     row = Path(str(model)).stem

@@ -42,14 +42,14 @@ import torch
 from torch.nn import functional as F
 
 from lexical.batches import RankingBatch
-from lexical.forward_index import build_forward_index, open_forward_index
-from lexical.model1 import model1_scores
-from lexical.ragged import Ragged, offsets_of, ragged
-from lexical.translation_table import TranslationTable
-from lightning_modules.bert_ranker import BertRanker
-from lightning_modules.chunk_encoder import on_device
-from lightning_modules.saved_ranker import read_tokenizer
-from packaged_encoder import packaged_encoder
+from lexical.encoders import packaged_encoder
+from lexical.index.forward_index import build_forward_index, open_forward_index
+from lexical.index.ragged import Ragged, offsets_of, ragged
+from lexical.model1.scorer import model1_scores
+from lexical.model1.table import TranslationTable
+from lightning_modules.bert.chunk_encoder import on_device
+from lightning_modules.bert.ranker import BertRanker
+from lightning_modules.bert.saved_ranker import read_tokenizer
 
 QUERY_LENGTHS = [3, 6, 8, 9, 10, 12, 13, 15, 18, 23, 32]  # deciles of the training queries of pydocs_passage, cut
 DOCUMENT_LENGTHS = [12, 29, 43, 61, 83, 113, 154, 219, 326, 561, 9551]  # and of its documents

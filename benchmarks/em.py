@@ -40,9 +40,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np  # noqa: E402
 
-from lexical.bitext import Bitext, bitext_blocks, most_frequent  # noqa: E402
-from lexical.em import Model1EM, train_model1  # noqa: E402
-from lexical.ragged import Ragged, concatenated, offsets_of  # noqa: E402
+from lexical.index.ragged import Ragged, concatenated, offsets_of  # noqa: E402
+from lexical.model1.bitext import Bitext, bitext_blocks, most_frequent  # noqa: E402
+from lexical.model1.em import Model1EM, train_model1  # noqa: E402
 
 PAIRS, ITERATIONS, CALLS = 475_000, 5, 5
 MGIZA_SECONDS = 76.0  # for 475,000 pairs, 5 iterations, 2 threads

@@ -18,16 +18,16 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from experiment.command_line import parse_data
-from experiment.folders import RunFolder
-from experiment.loading import load_ranker
-from experiment.named_configs import resolve
-from lexical.fusion import fuse
-from lexical.model1 import model1_scores, per_query_token
-from lexical.ranking import mean_reciprocal_rank
-from lexical.table_files import load_table
-from lexical.translation_table import TranslationTable
-from user_error import run_script
+from lexical.errors import run_script
+from lexical.model1.scorer import model1_scores, per_query_token
+from lexical.model1.table import TranslationTable
+from lexical.model1.table_files import load_table
+from lexical.ranking.fusion import fuse
+from lexical.ranking.order import mean_reciprocal_rank
+from pipeline.command_line import parse_data
+from pipeline.configs import resolve
+from pipeline.loading import load_ranker
+from pipeline.run_folder import RunFolder
 
 THRESHOLDS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 

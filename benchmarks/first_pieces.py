@@ -20,15 +20,15 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from datamodules.query_sets import DEVELOPMENT
-from datamodules.sampled_sets import SAMPLES, TEST_CPU
-from experiment.command_line import parse_data
-from experiment.named_configs import resolve
+from datamodules.candidates.samples import SAMPLES, TEST_CPU
+from datamodules.text.query_sets import DEVELOPMENT
 from lexical.bm25 import bm25_scores, tune
-from lexical.forward_index import ForwardIndex, build_forward_index, open_forward_index
-from lexical.ragged import Ragged, ragged
-from lexical.ranking import mean_reciprocal_rank
-from user_error import require, run_script
+from lexical.errors import require, run_script
+from lexical.index.forward_index import ForwardIndex, build_forward_index, open_forward_index
+from lexical.index.ragged import Ragged, ragged
+from lexical.ranking.order import mean_reciprocal_rank
+from pipeline.command_line import parse_data
+from pipeline.configs import resolve
 
 DEPTH = SAMPLES[TEST_CPU].depth
 

@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np  # noqa: E402
 
-from lexical.fusion import coordinate_ascent  # noqa: E402
-from lexical.ragged import ragged  # noqa: E402
-from lexical.ranking import RankedTask, mean_reciprocal_rank  # noqa: E402
+from lexical.index.ragged import ragged  # noqa: E402
+from lexical.ranking.fusion import coordinate_ascent  # noqa: E402
+from lexical.ranking.order import RankedTask, mean_reciprocal_rank  # noqa: E402
 
 QUERIES, CANDIDATES, DOCUMENTS = 2_000, 1_000, 100_000
 SIGNAL = (2.0, 1.5, 2.5)  # how far the relevant document stands above the noise, in standard deviations

@@ -36,11 +36,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lexical.batches import RankingBatch
-from lexical.distinct_pairs import distinct_pairs
-from lexical.forward_index import build_forward_index, open_forward_index
-from lexical.ragged import Ragged, offsets_of
-from lightning_modules.nn_model1 import FLOOR, NNModel1
-from lightning_modules.table_export import ExportReport, ExportSettings, export_table
+from lexical.index.forward_index import build_forward_index, open_forward_index
+from lexical.index.ragged import Ragged, offsets_of
+from lexical.model1.distinct_pairs import distinct_pairs
+from lightning_modules.neural_model1.export import ExportReport, ExportSettings, export_table
+from lightning_modules.neural_model1.ranker import FLOOR, NNModel1
 
 Batch = tuple[RankingBatch, Ragged]  # what ours is given, and the documents' texts: two a query
 FASTER, APART, OF_MM, RATE = 15.0, 1e-4, 0.6, 1e-12

@@ -88,10 +88,10 @@ def generate(folder: Path, passages: int, seed: int = 7) -> None:
 
 def preparation(folder: Path, cache: Path, workers: int):  # type: ignore[no-untyped-def]
     from datamodules.preparation import Preparation
-    from datamodules.prepared_fields import PreparationSettings
-    from datamodules.query_sets import SplitSizes
-    from datamodules.sources import folder_source
-    from datamodules.text_sources import FileTexts
+    from datamodules.text.prepared_fields import PreparationSettings
+    from datamodules.text.query_sets import SplitSizes
+    from datamodules.text.sources import folder_source
+    from datamodules.text.text_folder import FileTexts
 
     texts = FileTexts(folder_source(folder), "collection.tsv", SplitSizes())
     return Preparation("generated", texts, PreparationSettings(workers=workers), cache)

@@ -7,7 +7,7 @@ Made-up input: 1,000 passages of 57 tokens, 1,000 documents of 900 tokens, queri
 over 60,000 tokens. All tokens follow Zipf's law, so frequent query tokens have long rows in the table. Every query
 re-scores every text, through the forward index:
 
-    model1   `lexical.model1.model1_scores`
+    model1   `lexical.model1.scorer.model1_scores`
     trial    the kernel of this file: a dense (vocabulary x query tokens) array, filled before a query, cleared after it
     bm25     `lexical.bm25.bm25_scores`
 
@@ -41,10 +41,10 @@ import numba  # noqa: E402
 import numpy as np  # noqa: E402
 
 from lexical.bm25 import BM25Parameters, bm25_scores  # noqa: E402
-from lexical.forward_index import ForwardIndex, build_forward_index, open_forward_index  # noqa: E402
-from lexical.model1 import collection_probability, model1_scores  # noqa: E402
-from lexical.ragged import Ragged, offsets_of, ragged  # noqa: E402
-from lexical.translation_table import Translations, TranslationTable, others_rescaled, with_self_translation  # noqa: E402
+from lexical.index.forward_index import ForwardIndex, build_forward_index, open_forward_index  # noqa: E402
+from lexical.index.ragged import Ragged, offsets_of, ragged  # noqa: E402
+from lexical.model1.scorer import collection_probability, model1_scores  # noqa: E402
+from lexical.model1.table import Translations, TranslationTable, others_rescaled, with_self_translation  # noqa: E402
 
 TEXTS = {"passages": 57, "documents": 900}  # tokens of each
 QUERY_LENGTH, P_SELF, SMOOTHING = 6, 0.3, 0.2

@@ -43,8 +43,8 @@ class Answered(NamedTuple):
 
 
 def test_queries(arguments: argparse.Namespace) -> list[str]:
-    from experiment.command_line import parse_data
-    from experiment.named_configs import resolve
+    from pipeline.command_line import parse_data
+    from pipeline.configs import resolve
 
     _, built = parse_data(resolve(["--data", arguments.data, *arguments.rest]), "", [])
     return list(built.data.prepared.query_sets["test"].texts)

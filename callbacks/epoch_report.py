@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning as L
 
-from terminal import progress_bar, say
+from lexical.terminal import progress_bar, say
 
 
 class EpochReport(L.Callback):

@@ -8,10 +8,10 @@ from typing import Any
 import lightning as L
 import numpy as np
 
-from lightning_modules.nn_model1 import NNModel1
-from lightning_modules.nn_model1_exp import describe
-from lightning_modules.table_export import ExportReport, ExportSettings, export_table
-from terminal import say
+from lexical.terminal import say
+from lightning_modules.neural_model1.export import ExportReport, ExportSettings, export_table
+from lightning_modules.neural_model1.exported import describe
+from lightning_modules.neural_model1.ranker import NNModel1
 
 
 class SparseExport(L.Callback):

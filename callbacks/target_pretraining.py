@@ -21,25 +21,25 @@ from torch.utils.data import DataLoader
 
 from callbacks.checkpoints import last_checkpoints
 from callbacks.epoch_report import EpochReport
+from datamodules.batches.epoch_loader import EpochLoader, ready_made
+from datamodules.batches.sentence_pairs import SentencePairs
 from datamodules.cached_step import cached_step, code_version, fingerprint, wait_for
-from datamodules.epoch_loader import EpochLoader, ready_made
-from datamodules.sentence_pairs import SentencePairs
 from lexical.batches import SentenceBatch
-from lightning_modules.bert_ranker import BertRanker
-from lightning_modules.chunk_encoder import FLAG
-from lightning_modules.target_pretraining import (
+from lexical.encoders import encoder_identity
+from lexical.errors import UserError
+from lexical.terminal import say
+from lightning_modules.bert.chunk_encoder import FLAG
+from lightning_modules.bert.pretraining import (
     PretrainingSettings,
     TargetPretraining,
     pretraining_network,
     save_encoder,
 )
-from packaged_encoder import encoder_identity
-from terminal import say
-from user_error import UserError
+from lightning_modules.bert.ranker import BertRanker
 
 HELD_OUT = 512  # sequences that the pretraining is measured on, at the most
 REPORT = "pretraining.json"
-_CODE = ["datamodules.sentence_pairs", "lightning_modules.target_pretraining"]
+_CODE = ["datamodules.batches.sentence_pairs", "lightning_modules.bert.pretraining"]
 
 
 class EncoderPretraining(L.Callback):

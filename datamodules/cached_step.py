@@ -20,7 +20,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from terminal import say
+from lexical.terminal import say
 
 MANIFEST = "manifest.json"
 

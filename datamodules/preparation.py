@@ -21,9 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from datamodules.analysis import WORD_PIECES
 from datamodules.cached_step import cached_step, code_version, fingerprint
-from datamodules.candidates import (
+from datamodules.candidates.candidate_sets import (
     CandidateSet,
     external_candidates,
     open_candidates,
@@ -31,19 +30,20 @@ from datamodules.candidates import (
     sample_negatives,
     write_candidates,
 )
-from datamodules.dense_retrieval import FLAG, DenseEncoder, DenseIndex, recall, retrieve_dense
-from datamodules.prepared_fields import BM25, PreparedFields
-from datamodules.query_sets import DEVELOPMENT, SPLIT_SEED, TRAIN_MODELING
-from lexical.array_file import map_array
+from datamodules.candidates.dense import FLAG, DenseEncoder, DenseIndex, recall, retrieve_dense
+from datamodules.text.analysis import WORD_PIECES
+from datamodules.text.prepared_fields import BM25, PreparedFields
+from datamodules.text.query_sets import DEVELOPMENT, SPLIT_SEED, TRAIN_MODELING
 from lexical.bm25 import BM25Parameters, Trial, search_space, tune
-from lexical.ragged import Ragged
-from lexical.rank_fusion import reciprocal_rank_fusion
-from lexical.ranking import RankedTask
-from lexical.retrieval import RetrievalIndex
-from packaged_encoder import encoder_identity
-from terminal import progress_bar, say
+from lexical.encoders import encoder_identity
+from lexical.index.array_file import map_array
+from lexical.index.ragged import Ragged
+from lexical.index.retrieval import RetrievalIndex
+from lexical.ranking.order import RankedTask
+from lexical.ranking.rank_fusion import reciprocal_rank_fusion
+from lexical.terminal import progress_bar, say
 
-_CANDIDATE_CODE = ["datamodules.candidates", "lexical.trec_run", "lexical.ranking"]
+_CANDIDATE_CODE = ["datamodules.candidates.candidate_sets", "lexical.ranking.trec_run", "lexical.ranking.order"]
 RECALL = "recall.json"
 NEGATIVES, NEGATIVES_FROM = 20, 500  # "20 negative examples selected from a set of top-500 candidates"
 
@@ -63,7 +63,7 @@ class Preparation(PreparedFields):
             "b": settings.b,
             "depth": settings.depth,
             "candidates": self.external_identity(),
-            "code": code_version(["lexical.bm25", "lexical.ranking", "lexical.retrieval"]),
+            "code": code_version(["lexical.bm25", "lexical.ranking.order", "lexical.index.retrieval"]),
             "tokens": self.field_folder(settings.first_stage_field).name,
         }
 
@@ -143,7 +143,7 @@ class Preparation(PreparedFields):
             "count": NEGATIVES,
             "files": ["rows", "found"],
             "seed": SPLIT_SEED,
-            "code": code_version(["datamodules.candidates"]),
+            "code": code_version(["datamodules.candidates.candidate_sets"]),
         }
 
         def build(folder: Path) -> None:
@@ -195,7 +195,7 @@ class Preparation(PreparedFields):
         parameters = {
             "tokens": self.field_folder(WORD_PIECES).name,
             "encoder": [*encoder_identity(FLAG, self.settings.dense.encoder), self.settings.dense.pieces],
-            "code": code_version(["datamodules.dense_retrieval"]),
+            "code": code_version(["datamodules.candidates.dense"]),
         }
 
         def build(folder: Path) -> None:
@@ -211,7 +211,7 @@ class Preparation(PreparedFields):
             "indexes": self._indexes(),
             "query_sets": query_sets,
             "depth": self.settings.depth,
-            "code": code_version([*_CANDIDATE_CODE, "datamodules.dense_retrieval", "lexical.rank_fusion"]),
+            "code": code_version([*_CANDIDATE_CODE, "datamodules.candidates.dense", "lexical.ranking.rank_fusion"]),
         }
 
         def build(folder: Path) -> None:
@@ -244,7 +244,7 @@ class Preparation(PreparedFields):
             "field": name,
             "bm25": bm25,
             "bm25s": version("bm25s"),
-            "code": code_version(["lexical.retrieval", "lexical.bm25"]),
+            "code": code_version(["lexical.index.retrieval", "lexical.bm25"]),
         }
 
         def build(folder: Path) -> None:

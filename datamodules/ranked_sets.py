@@ -11,16 +11,16 @@ from functools import cache
 import numpy as np
 from torch.utils.data import DataLoader
 
-from datamodules.analysis import WORD_PIECES
-from datamodules.epoch_loader import ready_made
+from datamodules.batches.epoch_loader import ready_made
+from datamodules.candidates.samples import SAMPLES, SampledSet
 from datamodules.preparation import Preparation
-from datamodules.prepared_fields import PreparedFields
-from datamodules.query_sets import QuerySet
-from datamodules.sampled_sets import SAMPLES, SampledSet
+from datamodules.text.analysis import WORD_PIECES
+from datamodules.text.prepared_fields import PreparedFields
+from datamodules.text.query_sets import QuerySet
 from lexical.batches import FusionBatch, JointBatch, RankingBatch
 from lexical.bm25 import normalised_bm25
-from lexical.ragged import Ragged
-from lexical.ranking import RankedTask
+from lexical.index.ragged import Ragged
+from lexical.ranking.order import RankedTask
 
 QUERIES_PER_RANKING_BATCH = 1024  # the more, the more query tokens they share; their T(q|d) are computed once
 

@@ -11,26 +11,26 @@ import lightning as L
 import numpy as np
 from torch.utils.data import ConcatDataset
 
-from datamodules.analysis import LOOKUP, AnalysisSettings
-from datamodules.bitext_blocks import BitextBlocks
+from datamodules.batches.bitext_blocks import BitextBlocks
+from datamodules.batches.epoch_loader import EpochLoader, ready_made
+from datamodules.batches.training_pairs import TrainingPairs
 from datamodules.cached_step import fingerprint
-from datamodules.dense_retrieval import DenseSettings
-from datamodules.epoch_loader import EpochLoader, ready_made
-from datamodules.expansion import ExpandedTexts, existing_file
+from datamodules.candidates.dense import DenseSettings
+from datamodules.candidates.samples import TEST_CPU, TRAIN_FUSION_CPU
 from datamodules.preparation import Preparation
-from datamodules.prepared_fields import PreparationSettings, PreparedFields, TextSource
-from datamodules.query_sets import DEVELOPMENT, SPLIT_SEED, TEST, TRAIN_FUSION, TRAIN_MODELING, SplitSizes
 from datamodules.ranked_sets import RankedSets
-from datamodules.sampled_sets import TEST_CPU, TRAIN_FUSION_CPU
-from datamodules.sources import IrDatasetsSource, Source, existing_folder, folder_source, official_source
-from datamodules.text_sources import FileTexts, PyDocsTexts
-from datamodules.training_pairs import TrainingPairs
+from datamodules.text.analysis import LOOKUP, AnalysisSettings
+from datamodules.text.expansion import ExpandedTexts, existing_file
+from datamodules.text.prepared_fields import PreparationSettings, PreparedFields, TextSource
+from datamodules.text.query_sets import DEVELOPMENT, SPLIT_SEED, TEST, TRAIN_FUSION, TRAIN_MODELING, SplitSizes
+from datamodules.text.sources import IrDatasetsSource, Source, existing_folder, folder_source, official_source
+from datamodules.text.text_folder import FileTexts, PyDocsTexts
 from lexical.batches import Loader, Needs, QuerySample, RankingBatch, TuningBatch, ValidationBatch
 from lexical.bm25 import normalised_bm25
-from lexical.ragged import ragged
-from lexical.ranking import RankedTask
-from packaged_encoder import PACKAGED
-from user_error import UserError, require
+from lexical.encoders import PACKAGED
+from lexical.errors import UserError, require
+from lexical.index.ragged import ragged
+from lexical.ranking.order import RankedTask
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from user_error import UserError
+from lexical.errors import UserError
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")

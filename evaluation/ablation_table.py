@@ -13,7 +13,7 @@ import yaml
 
 from evaluation.hypotheses import Hypothesis, Verdict, verdicts
 from evaluation.significance import THRESHOLD
-from user_error import UserError
+from lexical.errors import UserError
 
 MARK = "★"
 HEADER = [

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import yaml
 
 from evaluation.significance import THRESHOLD, compare
-from user_error import UserError
+from lexical.errors import UserError
 
 
 class Hypothesis(NamedTuple):

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lexical.trec_run import Run
+from lexical.ranking.trec_run import Run
 
 MRR, NDCG = "MRR", "nDCG@10"
 _IR_MEASURES = {MRR: ir_measures.RR, NDCG: ir_measures.nDCG @ 10}

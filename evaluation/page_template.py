@@ -12,12 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_PARTS = Path(__file__).parent
 
-
-def page_part(name: str) -> str:
-    """A style or script beside this file."""
-    return (_PARTS / name).read_text(encoding="utf-8")
+def page_part(beside: str, name: str) -> str:
+    """The template, style or script `name` in the folder of the module file `beside`."""
+    return Path(beside).with_name(name).read_text(encoding="utf-8")
 
 
 def filled(template: str, parts: Mapping[str, str]) -> str:

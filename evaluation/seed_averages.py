@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from evaluation.measures import Measured
-from user_error import UserError
+from lexical.errors import UserError
 
 
 def read_measured(path: Path) -> list[Measured]:

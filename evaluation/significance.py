@@ -18,7 +18,7 @@ import numpy as np
 from scipy.stats import ttest_rel
 
 from evaluation.seed_averages import read_measured
-from user_error import UserError, run_script
+from lexical.errors import UserError, run_script
 
 THRESHOLD = 0.05  # the paper's
 

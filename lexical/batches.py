@@ -7,10 +7,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from lexical.bitext import DEFAULT_OPTIONS, Bitext, BitextOptions
-from lexical.forward_index import ForwardIndex
-from lexical.ragged import Ragged
-from lexical.ranking import RankedTask
+from lexical.index.forward_index import ForwardIndex
+from lexical.index.ragged import Ragged
+from lexical.model1.bitext import DEFAULT_OPTIONS, Bitext, BitextOptions
+from lexical.ranking.order import RankedTask
 
 NOT_HIDDEN = -100  # the label that torch's cross entropy passes over
 Loader = Literal["pool", "development", "bitext", "pairs", "sample", "fusion"]

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit, prange
 
-from lexical.forward_index import ForwardIndex, find_token
-from lexical.ragged import Ragged
-from lexical.ranking import RankedTask, mean_reciprocal_rank
+from lexical.index.forward_index import ForwardIndex, find_token
+from lexical.index.ragged import Ragged
+from lexical.ranking.order import RankedTask, mean_reciprocal_rank
 
 
 class BM25Parameters(NamedTuple):

@@ -17,8 +17,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from lexical.bm25 import BM25Parameters
-from lexical.forward_index import ForwardIndex
-from lexical.translation_table import TranslationTable
+from lexical.index.forward_index import ForwardIndex
+from lexical.model1.table import TranslationTable
 
 Kind = Literal["model1", "bm25"]
 

@@ -31,17 +31,17 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
-from lexical.ragged import Ragged, offsets_of
-from lexical.table_files import load_table, save_table
-from lexical.translation_table import (
+from lexical.errors import UserError, run_script
+from lexical.index.ragged import Ragged, offsets_of
+from lexical.model1.table import (
     Translations,
     TranslationTable,
     by_document_token,
     others_rescaled,
     with_self_translation,
 )
-from terminal import say
-from user_error import UserError, run_script
+from lexical.model1.table_files import load_table, save_table
+from lexical.terminal import say
 
 SOURCE, TARGET, TABLE = "source.vcb", "target.vcb", "table.t"
 FIRST_WORD = 2  # smaller ids are no words

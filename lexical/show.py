@@ -17,8 +17,8 @@ from typing import NoReturn
 import numpy as np
 from rich.cells import cell_len
 
-from lexical.table_files import SavedTable, load_table
-from user_error import UserError, run_script
+from lexical.errors import UserError, run_script
+from lexical.model1.table_files import SavedTable, load_table
 
 MOST_COMPARED = 200_000  # words that a mistyped one is compared with: a vocabulary starts with its most frequent ones
 LONGEST = 60  # characters of a word that are shown

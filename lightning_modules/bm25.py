@@ -9,9 +9,9 @@ import torch
 
 from lexical.batches import Needs, RankingBatch, TuningBatch
 from lexical.bm25 import BM25Parameters, Trial, normalised_bm25, search_space, tune
+from lexical.errors import require
 from lexical.evidence import Evidence, bm25_evidence
 from lightning_modules.lexical_ranker import LexicalRanker
-from user_error import require
 
 
 class BM25(LexicalRanker):

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from lexical.batches import FusionBatch, JointBatch, Needs, RankingBatch
-from lexical.fusion import fuse, learn_weights
-from lexical.ranking import RankedTask
-from lexical.two_stage import best_of_each, with_the_rest_behind
+from lexical.errors import UserError, require
+from lexical.ranking.fusion import fuse, learn_weights
+from lexical.ranking.order import RankedTask
+from lexical.ranking.two_stage import best_of_each, with_the_rest_behind
+from lexical.terminal import say
 from lightning_modules.lexical_ranker import LexicalRanker
 from lightning_modules.ranker import Ranker, Source
-from terminal import say
-from user_error import UserError, require
 
 FUSION = "fusion.json"  # in the run's folder
 FIRST, SECOND = "first_weights", "second_weights"

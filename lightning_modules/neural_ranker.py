@@ -22,10 +22,10 @@ from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics.retrieval import RetrievalMRR
 
 from lexical.batches import ValidationBatch
-from lexical.ranking import ranking_order
+from lexical.errors import UserError, require
+from lexical.ranking.order import ranking_order
 from lightning_modules.batch_seed import seed_batch
 from lightning_modules.ranker import Ranker
-from user_error import UserError, require
 
 
 class NeuralRanker(Ranker):

@@ -12,8 +12,8 @@ import lightning as L
 import numpy as np
 
 from lexical.batches import Needs, RankingBatch
+from lexical.errors import require
 from lexical.evidence import Evidence
-from user_error import require
 
 
 class Source(NamedTuple):

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from evaluation.results_table import Result, build_table
 from evaluation.table_formats import markdown
-from user_error import UserError, run_script
+from lexical.errors import UserError, run_script
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 RESULTS = README.parent / "results"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from user_error import UserError, run_script
+from lexical.errors import UserError, run_script
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SECTIONS = ("table", "speed", "curves", "queries", "scores", "translations")

@@ -18,8 +18,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from experiment.tracking import PROJECT
-from user_error import UserError, run_script
+from lexical.errors import UserError, run_script
+from pipeline.tracking import PROJECT
 
 TRAINING = (
     "train/loss",

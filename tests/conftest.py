@@ -10,11 +10,11 @@ import numba
 import pytest
 import torch
 
-from tests.browser import browser, browser_page  # noqa: F401 - fixtures
-from tests.small_folder import write_small_folder
+from tests.fixtures.browser import browser, browser_page  # noqa: F401 - fixtures
+from tests.fixtures.small_folder import write_small_folder
 
 if TYPE_CHECKING:
-    from tests.explained_rows import Explained
+    from tests.fixtures.explained_rows import Explained
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +25,7 @@ def small_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def explained_rows(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Explained:
-    from tests.explained_rows import train_explained  # imports the whole project: only where it is needed
+    from tests.fixtures.explained_rows import train_explained  # imports the whole project: only where it is needed
 
     return train_explained(small_folder, tmp_path_factory.mktemp("explained"))
 

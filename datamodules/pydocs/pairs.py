@@ -1,0 +1,123 @@
+"""From docstrings to queries and their relevant passages: what is kept, what is dropped and why.
+
+A query is a docstring's summary, its relevant passage the rest of that docstring. Every docstring gets one
+fate, `KEPT` or the reason why not, so that nothing is dropped in silence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from datamodules.pydocs.docstring_text import contains_verbatim, without_placeholders
+from datamodules.pydocs.mining import Docstring
+from datamodules.pydocs.near_duplicates import near_duplicate_groups
+
+SHORTEST_QUERY = 3  # words
+LONGEST_QUERY = 30
+SHORTEST_PASSAGE = 12
+MOST_RELEVANT = 5  # a summary shared by more passages than this says too little to be a query
+SAME_PASSAGE = 0.7  # Jaccard similarity of word triples from which two passages count as one
+
+KEPT = "kept"
+NO_SUMMARY = "no summary"
+QUERY_TOO_SHORT = f"summary under {SHORTEST_QUERY} words"
+QUERY_TOO_LONG = f"summary over {LONGEST_QUERY} words"
+PASSAGE_TOO_SHORT = f"passage under {SHORTEST_PASSAGE} words"
+BOILERPLATE = "boilerplate"
+SIGNATURE = "signature or code as summary"
+TEMPLATE = "template with placeholders"
+REPEATED = "summary repeated in its passage"
+DUPLICATE = "duplicate passage"
+NEAR_DUPLICATE = "near-duplicate passage"
+GENERIC = f"summary of more than {MOST_RELEVANT} passages"
+
+_WORD = re.compile(r"[^\W_]+(?:['’][a-z]+)?")
+_BOILERPLATE = re.compile(
+    r"""(?: see\s+(?:the\s+)?(?:base|parent|super|class|docs?|documentation|also|\S+$) | refer\s+to\b
+    | deprecated\b | \W*copyright | licensed?\b | inherit | (?:an?\s+)?alias(?:es)?\s+(?:for|of|to)\b
+    | overrid(?:e|es|den|ing)\s+(?:this|to|by|in|from|method|the\s+\S+\s+method)\b | same\s+as\s+\S+$
+    | initiali[sz]es?\s+self | auto-?generated | (?:this\s+file\s+(?:was|is)\s+)?automatically\s+generated
+    | (?:todo|fixme|xxx)\b | not\s+implemented | internal\s+use\s+only | do\s+not\s+edit
+    | private\s+(?:method|function)$ | placeholder\b )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_CODE = re.compile(
+    r"[\w.]+\(.*\)\s*(?:->.*)?$|.*(?:\s->\s|:=|==\s|\s=\s|>>>)|(?:from\s+[\w.]+\s+)?import\s+\w|https?://\S+$"
+)
+
+
+class Query(NamedTuple):
+    """A query and the positions, among all docstrings, of those whose rest is a relevant passage."""
+
+    text: str
+    relevant: tuple[int, ...]
+
+
+class Pairs(NamedTuple):
+    """The queries in source order, and the fate of every docstring."""
+
+    queries: list[Query]
+    fates: list[str]
+
+
+def select_pairs(docstrings: Sequence[Docstring]) -> Pairs:
+    """Filter, collapse duplicate passages, and join the passages that share a summary under one query."""
+    fates = [fate_of(docstring) for docstring in docstrings]
+    _mark_duplicates(docstrings, fates)
+    passages_of: dict[str, list[int]] = {}
+    for position, docstring in enumerate(docstrings):
+        if fates[position] == KEPT:
+            passages_of.setdefault(" ".join(words(docstring.summary)), []).append(position)
+    queries = []
+    for relevant in passages_of.values():
+        text = docstrings[relevant[0]].summary
+        fate = GENERIC if len(relevant) > MOST_RELEVANT else KEPT
+        # The first spelling of the summary speaks for all, so it must be absent from all the passages.
+        if any(contains_verbatim(docstrings[position].rest, text) for position in relevant):
+            fate = REPEATED
+        for position in relevant:
+            fates[position] = fate
+        if fate == KEPT:
+            queries.append(Query(text, tuple(relevant)))
+    return Pairs(queries, fates)
+
+
+def fate_of(docstring: Docstring) -> str:
+    """`KEPT` or why this docstring makes no pair, judged by itself."""
+    summary, rest = docstring.summary, docstring.rest
+    length = len(words(summary))
+    checks = (
+        (NO_SUMMARY, not summary),
+        (BOILERPLATE, _BOILERPLATE.match(summary) is not None),
+        (TEMPLATE, without_placeholders(summary) != summary),
+        (SIGNATURE, _CODE.match(summary) is not None or _mostly_symbols(summary)),
+        (QUERY_TOO_SHORT, length < SHORTEST_QUERY),
+        (QUERY_TOO_LONG, length > LONGEST_QUERY),
+        (PASSAGE_TOO_SHORT, len(words(without_placeholders(rest))) < SHORTEST_PASSAGE),
+        (REPEATED, contains_verbatim(rest, summary)),
+    )
+    return next((reason for reason, applies in checks if applies), KEPT)
+
+
+def words(text: str) -> list[str]:
+    """Lower-cased words and numbers."""
+    return _WORD.findall(text.lower())
+
+
+def _mark_duplicates(docstrings: Sequence[Docstring], fates: list[str]) -> None:
+    """One docstring of each group of near-identical passages survives: the first that makes a pair."""
+    long_enough = [i for i, docstring in enumerate(docstrings) if len(words(docstring.rest)) >= SHORTEST_PASSAGE]
+    groups = near_duplicate_groups([docstrings[i].rest for i in long_enough], SAME_PASSAGE)
+    survivor: dict[int, int] = {}
+    for position, group in sorted(zip(long_enough, groups.tolist(), strict=True), key=lambda x: fates[x[0]] != KEPT):
+        first = survivor.setdefault(group, position)
+        if first != position:
+            exact = words(docstrings[first].rest) == words(docstrings[position].rest)
+            fates[position] = DUPLICATE if exact else NEAR_DUPLICATE
+
+
+def _mostly_symbols(text: str) -> bool:
+    """Under two thirds letters and blanks: a formula, a path or a table, not a sentence."""
+    return sum(char.isalpha() or char == " " for char in text) * 3 < len(text) * 2

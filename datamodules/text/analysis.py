@@ -1,0 +1,219 @@
+"""From text to the tokens of a field.
+
+| field    | tokens                                                             | stop list |
+|----------|--------------------------------------------------------------------|-----------|
+| word     | lower-cased spaCy tokens that contain a letter or a digit          | yes       |
+| lemm     | their lemmas                                                       | yes       |
+| word_all | as word                                                            | no        |
+| bwps     | BERT word pieces                                                   | no        |
+
+The three spaCy fields come from one pass over the text. Tokens are numbered per call ("local" ids, in the order of
+the sorted strings); `tokenise` gives them their place in the vocabulary of the whole collection. Importing this
+module is cheap: worker processes do it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from lexical.encoders import PACKAGED, packaged_encoder
+from lexical.errors import UserError
+
+SPACY_FIELDS = ("word", "lemm", "word_all")
+WORD_PIECES = "bwps"
+FIELDS = (*SPACY_FIELDS, WORD_PIECES)
+LOOKUP = "lookup"  # spaCy's English tokenizer with the lemma table of spacy-lookups-data: no model needed
+MOST_STRINGS = 400_000  # a spaCy pipeline that knows more is replaced by a fresh one, so that memory stays flat
+
+
+class FieldTokens(NamedTuple):
+    """Tokens of some texts in one field."""
+
+    vocabulary: list[str] | None  # local id -> token; None: ids are those of a fixed vocabulary
+    tokens: np.ndarray  # (tokens,) int32 ids, text after text
+    lengths: np.ndarray  # (texts,) int64
+
+
+class Analyser(Protocol):
+    fields: tuple[str, ...]
+
+    def analyse(self, texts: list[str]) -> dict[str, FieldTokens]: ...
+
+
+class AnalysisSettings(NamedTuple):
+    """Everything that decides which tokens a text gives (plain types: travels to worker processes)."""
+
+    spacy_model: str = LOOKUP  # "lookup", or the name of an installed spaCy pipeline such as en_core_web_sm
+    tokenizer: str = PACKAGED  # "packaged", a folder with tokenizer.json, or a Hugging Face model name
+    max_doc_tokens: int | None = None  # tokens of a document that are indexed, per field
+
+
+@cache
+def stop_words() -> frozenset[str]:
+    lines = Path(__file__).with_name("stop_words.txt").read_text(encoding="utf-8").splitlines()
+    return frozenset(line for line in lines if line and not line.startswith("#"))
+
+
+def analyser_of(field: str, settings: AnalysisSettings) -> Analyser:
+    if field in SPACY_FIELDS:
+        return SpacyAnalyser(settings.spacy_model)
+    if field == WORD_PIECES:
+        return WordPieceAnalyser(settings.tokenizer)
+    raise UserError(f"there is no field {field!r}: choose one of {', '.join(FIELDS)}")
+
+
+def analyser_identity(field: str, settings: AnalysisSettings) -> dict[str, Any]:
+    """What the tokens of `field` depend on, for the cache."""
+    if field in SPACY_FIELDS:
+        versions = {name: importlib.metadata.version(name) for name in ("spacy", "spacy-lookups-data")}
+        if settings.spacy_model != LOOKUP:
+            versions[settings.spacy_model] = _installed_version(settings.spacy_model)
+        return {"spacy_model": settings.spacy_model, "stop_words": sorted(stop_words()), **versions}
+    return {"tokenizer": _tokenizer_digest(settings.tokenizer), "tokenizers": importlib.metadata.version("tokenizers")}
+
+
+class SpacyAnalyser:
+    """word, lemm and word_all by spaCy.
+
+    With the look-up lemmatizer a lemma depends on the word alone, so each distinct word of a call is looked up once;
+    with a statistical pipeline (`model` other than "lookup") each token has the lemma the pipeline gives it.
+    """
+
+    fields: tuple[str, ...] = SPACY_FIELDS
+
+    def __init__(self, model: str = LOOKUP) -> None:
+        from spacy.attrs import LEMMA, LOWER
+        from spacy.lookups import load_lookups
+
+        self._model = model
+        self._lookup: Any = None
+        if model == LOOKUP:
+            self._lookup = load_lookups("en", tables=["lemma_lookup"]).get_table("lemma_lookup")
+        self._attributes = [LOWER] if model == LOOKUP else [LOWER, LEMMA]
+        self._nlp = self._fresh_pipeline()
+
+    def _fresh_pipeline(self) -> Any:
+        import spacy
+
+        if self._model == LOOKUP:
+            nlp: Any = spacy.blank("en")
+            nlp.tokenizer.max_cache_size = MOST_STRINGS  # spaCy's 10,000 would send every rarer word the slow way
+            return nlp
+        _installed_version(self._model)
+        return spacy.load(self._model, exclude=["ner", "parser"])
+
+    def analyse(self, texts: list[str]) -> dict[str, FieldTokens]:
+        documents = map(self._nlp.tokenizer, texts) if self._lookup is not None else self._nlp.pipe(texts)
+        arrays = [document.to_array(self._attributes).reshape(-1, len(self._attributes)) for document in documents]
+        lengths = np.array([len(array) for array in arrays], np.int64)
+        hashes = np.concatenate(arrays) if arrays else np.zeros((0, len(self._attributes)), np.uint64)
+        types, inverse = _distinct_rows(hashes)
+        strings = self._nlp.vocab.strings
+        words = [_plain(strings[int(row[0])]) for row in types]
+        if self._lookup is not None:
+            lemmas = [self._lookup.get(word, word) for word in words]
+        else:
+            lemmas = [_plain(strings[int(row[1])]).lower() for row in types]
+        if (
+            len(strings) > MOST_STRINGS
+        ):  # spaCy never forgets a string; its memory zones do, but without the tokenizer's
+            self._nlp = self._fresh_pipeline()  # cache, at a third of the speed
+        stop = stop_words()
+        spoken = [any(map(str.isalnum, word)) for word in words]
+        content = [is_word and word not in stop for is_word, word in zip(spoken, words, strict=True)]
+        content_lemma = [keep and lemma not in stop for keep, lemma in zip(content, lemmas, strict=True)]
+        owners = np.repeat(np.arange(len(texts)), lengths)
+        return {
+            "word": _field_tokens(words, content, inverse, owners, len(texts)),
+            "lemm": _field_tokens(lemmas, content_lemma, inverse, owners, len(texts)),
+            "word_all": _field_tokens(words, spoken, inverse, owners, len(texts)),
+        }
+
+
+class WordPieceAnalyser:
+    """bwps by a BERT tokenizer; token ids are the tokenizer's own."""
+
+    fields: tuple[str, ...] = (WORD_PIECES,)
+
+    def __init__(self, tokenizer: str = PACKAGED) -> None:
+        self._tokenizer = load_tokenizer(tokenizer)
+
+    @property
+    def vocabulary(self) -> list[str]:
+        by_id = sorted((number, piece) for piece, number in self._tokenizer.get_vocab().items())
+        if [number for number, _ in by_id] != list(range(len(by_id))):
+            raise UserError("the tokenizer's ids are not 0, 1, 2, ...: it cannot be used for the field bwps")
+        return [piece for _, piece in by_id]
+
+    def analyse(self, texts: list[str]) -> dict[str, FieldTokens]:
+        rows = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        lengths = np.array([len(row) for row in rows], np.int64)
+        tokens = np.concatenate([np.asarray(row, np.int32) for row in rows]) if rows else np.zeros(0, np.int32)
+        return {WORD_PIECES: FieldTokens(None, tokens.astype(np.int32), lengths)}
+
+
+def load_tokenizer(name: str) -> Any:
+    """A ``tokenizers.Tokenizer`` without truncation or padding, by "packaged", folder, or Hugging Face name."""
+    from tokenizers import Tokenizer
+
+    folder = packaged_encoder() if name == PACKAGED else Path(name).expanduser()
+    if folder.is_dir():
+        file = folder / "tokenizer.json"
+        if not file.is_file():
+            raise UserError(f"{folder} has no tokenizer.json: save the tokenizer there with save_pretrained")
+        tokenizer = Tokenizer.from_file(str(file))
+    else:
+        try:
+            tokenizer = Tokenizer.from_pretrained(name)
+        except Exception as error:  # the hub client has no common base class for "no network" and "no such model"
+            raise UserError(f"tokenizer {name!r} is no folder and could not be fetched ({error})") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True  # "[SEP]" in a text is text, no separator
+    return tokenizer
+
+
+@cache
+def _tokenizer_digest(name: str) -> str:
+    return hashlib.sha256(load_tokenizer(name).to_str().encode()).hexdigest()
+
+
+def _field_tokens(
+    strings: list[str], keep: list[bool], inverse: np.ndarray, owners: np.ndarray, texts: int
+) -> FieldTokens:
+    """Local tokens of the kept occurrences; two types with one string (function, functions) become one."""
+    vocabulary = sorted({string for string, kept in zip(strings, keep, strict=True) if kept})
+    number = {string: i for i, string in enumerate(vocabulary)}
+    local = np.array([number[string] if kept else -1 for string, kept in zip(strings, keep, strict=True)], np.int32)
+    tokens = local[inverse] if len(local) else np.zeros(0, np.int32)
+    kept = tokens >= 0
+    return FieldTokens(vocabulary, tokens[kept], np.bincount(owners[kept], minlength=texts).astype(np.int64))
+
+
+def _distinct_rows(hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(distinct rows, for each row the number of its distinct one); columns one by one, since sorting rows is slow."""
+    code = np.zeros(len(hashes), np.int64)
+    for column in hashes.T:
+        values, inverse = np.unique(column, return_inverse=True)
+        code = code * len(values) + inverse
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return hashes[first], inverse
+
+
+def _plain(word: str) -> str:
+    return word.replace("’", "'")
+
+
+def _installed_version(model: str) -> str:
+    try:
+        return importlib.metadata.version(model)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise UserError(
+            f"the spaCy pipeline {model} is not installed; leave --data.spacy_model at {LOOKUP!r}, which needs none"
+        ) from error

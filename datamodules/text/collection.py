@@ -1,0 +1,148 @@
+"""The collection as an Arrow table (id, text) that is read memory-mapped, with a look-up from document id to row.
+
+Written in one stream, whatever the size: only one 64-bit hash an id is kept in memory, to find duplicates and rows.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from datamodules.text.line_report import LineReport
+from datamodules.text.lines import DUPLICATE, Document
+from lexical.errors import UserError
+from lexical.index.array_file import map_array
+
+SCHEMA = pa.schema([("id", pa.string()), ("text", pa.string())])
+ROWS_PER_BATCH = 4096
+TABLE = "documents.arrow"
+
+
+class Collection:
+    """Documents by row number; nothing is loaded before it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        import datasets  # here: its import takes a second that reading a table's ids alone does not need
+
+        self.folder = folder
+        self.table = datasets.Dataset.from_file(str(folder / TABLE))
+        self.id_order = map_array(folder / "id_order.npy")
+        self._hashes = map_array(folder / "id_hashes.npy")
+        self._rows = map_array(folder / "id_rows.npy")
+
+    def __len__(self) -> int:
+        return len(self.id_order)
+
+    def texts(self, start: int, end: int) -> list[str]:
+        return self.table[start:end]["text"]
+
+    def text(self, row: int) -> str:
+        return self.table[int(row)]["text"]
+
+    def ids(self, rows: np.ndarray) -> pa.Array:
+        """The ids of document rows, as an Arrow string array."""
+        taken = self.table.data.column("id").take(pa.array(np.asarray(rows)))
+        return taken.combine_chunks() if isinstance(taken, pa.ChunkedArray) else taken
+
+    def rows(self, ids: list[str]) -> np.ndarray:
+        """(ids,) row of each document id, -1 where there is none."""
+        if not ids:
+            return np.zeros(0, np.int64)
+        unique, inverse = np.unique(np.array(ids, dtype=object), return_inverse=True)
+        hashes = np.array([_hash(document_id) for document_id in unique], np.uint64)
+        at = np.searchsorted(self._hashes, hashes)
+        rows = np.full(len(hashes), -1, np.int64)
+        pending = np.arange(len(hashes))
+        while len(pending):  # one round, but for ids of equal hash
+            pending = pending[at[pending] < len(self._hashes)]
+            pending = pending[self._hashes[at[pending]] == hashes[pending]]
+            found = self._rows[at[pending]]
+            same = np.array(self.ids(found).to_pylist(), dtype=object) == unique[pending]
+            rows[pending[same]] = found[same]
+            pending = pending[~same]
+            at[pending] += 1
+        return rows[inverse]
+
+
+def read_texts(table: Path, start: int, end: int) -> list[str]:
+    """Texts of some rows; the file is mapped only as long as that takes, so its pages do not pile up in a worker."""
+    with pa.memory_map(str(table)) as source:
+        return pa.ipc.open_stream(source).read_all().column("text").slice(start, end - start).to_pylist()
+
+
+def write_collection(documents: Iterable[Document], report: LineReport, folder: Path) -> None:
+    """Writes `documents` to `folder`; a document whose id was there before is left out and counted in `report`."""
+    hashes, lines = array("Q"), array("q")
+    path = folder / TABLE
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, SCHEMA) as writer:
+        for batch in _batches(documents):
+            ids = [document.id for document in batch]
+            hashes.extend(map(_hash, ids))
+            lines.extend(document.line for document in batch)
+            writer.write_batch(pa.record_batch([ids, [document.text for document in batch]], schema=SCHEMA))
+    if not hashes:
+        raise UserError(f"{report.file} has no sound document line. {report.summary() or ''}")
+    keep = _keep_first(path, np.frombuffer(hashes, np.uint64), np.frombuffer(lines, np.int64), report)
+    report.refuse_if_mostly_broken()
+    kept_hashes = np.frombuffer(hashes, np.uint64)[keep]
+    order = np.argsort(kept_hashes, kind="stable")
+    np.save(folder / "id_hashes.npy", kept_hashes[order])
+    np.save(folder / "id_rows.npy", order.astype(np.int64))
+    np.save(folder / "id_order.npy", _id_order(path))
+
+
+def _keep_first(path: Path, hashes: np.ndarray, lines: np.ndarray, report: LineReport) -> np.ndarray:
+    """(rows,) bool, and the table rewritten without later rows of an id where there are such."""
+    keep = np.ones(len(hashes), bool)
+    order = np.argsort(hashes, kind="stable")
+    equal = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
+    if len(equal) == 0:
+        return keep
+    suspects = np.unique(np.concatenate([order[equal], order[equal + 1]]))
+    with pa.memory_map(str(path)) as source:
+        table = pa.ipc.open_stream(source).read_all()
+        seen: set[str] = set()
+        for row, document_id in zip(suspects, table.column("id").take(pa.array(suspects)).to_pylist(), strict=True):
+            if document_id in seen:
+                keep[row] = False
+                report.add(DUPLICATE, int(lines[row]))
+            seen.add(document_id)
+        rewritten = path.with_suffix(".unique")
+        with pa.OSFile(str(rewritten), "wb") as file, pa.ipc.new_stream(file, SCHEMA) as writer:
+            start = 0
+            for batch in table.to_batches():
+                writer.write_batch(batch.filter(pa.array(keep[start : start + len(batch)])))
+                start += len(batch)
+    rewritten.replace(path)
+    return keep
+
+
+def _id_order(path: Path) -> np.ndarray:
+    """(rows,) int32 place of each row's id among the sorted ids (by their bytes, so the same on every machine)."""
+    with pa.memory_map(str(path)) as source:
+        ids = pa.ipc.open_stream(source).read_all().column("id")
+        order = pc.sort_indices(ids).to_numpy()
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    return place
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    for document in documents:
+        batch.append(document)
+        if len(batch) == ROWS_PER_BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _hash(text: str) -> int:
+    return xxhash.xxh3_64_intdigest(text.encode())

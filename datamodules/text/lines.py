@@ -1,0 +1,131 @@
+"""Lines of plain or gzipped text files in the layouts of MS MARCO: documents, queries, qrels.
+
+Each reader yields what is sound and counts what is not in a `LineReport`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from datamodules.text.line_report import LineReport
+from lexical.errors import UserError
+
+COLUMNS = "with the wrong number of columns"
+ENCODING = "that are not UTF-8"
+EMPTY = "with an empty text"
+NO_ID = "with an empty or blank-containing id"
+DUPLICATE = "with a duplicate id"
+GRADE = "whose grade is not a whole number"
+MOST_GRADE = 2**31 - 1  # grades are kept as int32
+
+
+class Document(NamedTuple):
+    line: int  # line number in the file, from 1
+    id: str
+    text: str
+
+
+class Query(NamedTuple):
+    line: int
+    id: str
+    text: str
+
+
+class Judgement(NamedTuple):
+    line: int
+    query_id: str
+    document_id: str
+    grade: int
+
+
+def read_documents(path: Path, report: LineReport) -> Iterator[Document]:
+    """``id \\t text`` or ``id \\t url \\t title \\t body`` (the text is then title and body).
+
+    The first sound line decides which.
+    """
+    columns = 0
+    for number, line in _lines(path, report):
+        parts = line.split("\t")
+        if len(parts) not in (2, 4) or (columns and len(parts) != columns):
+            report.add(COLUMNS, number)
+            continue
+        text = " ".join(part for part in (parts[1:] if len(parts) == 2 else parts[2:]) if part).strip()
+        if not is_id(parts[0]):
+            report.add(NO_ID, number)
+        elif not text:
+            report.add(EMPTY, number)
+        else:
+            columns = len(parts)
+            yield Document(number, parts[0], text)
+
+
+def read_queries(path: Path, report: LineReport) -> Iterator[Query]:
+    """``id \\t text``; the first of several lines with one id counts."""
+    seen: set[str] = set()
+    for number, line in _lines(path, report):
+        parts = line.split("\t")
+        if len(parts) != 2:
+            report.add(COLUMNS, number)
+        elif not is_id(parts[0]):
+            report.add(NO_ID, number)
+        elif not parts[1].strip():
+            report.add(EMPTY, number)
+        elif parts[0] in seen:
+            report.add(DUPLICATE, number)
+        else:
+            seen.add(parts[0])
+            yield Query(number, parts[0], parts[1].strip())
+
+
+def read_qrels(path: Path, report: LineReport) -> Iterator[Judgement]:
+    """``qid 0 docid grade``, separated by blanks or tabs."""
+    for number, line in _lines(path, report):
+        parts = line.split()
+        if len(parts) != 4:
+            report.add(COLUMNS, number)
+            continue
+        try:
+            grade = int(parts[3])
+        except ValueError:
+            grade = MOST_GRADE + 1
+        if abs(grade) > MOST_GRADE:
+            report.add(GRADE, number)
+            continue
+        yield Judgement(number, parts[0], parts[2], grade)
+
+
+def is_id(text: str) -> bool:
+    """Ids stand in TREC files, where blanks separate columns."""
+    return bool(text) and not any(character.isspace() for character in text)
+
+
+def find_file(folder: Path, *names: str) -> Path | None:
+    """The first of `names` (each also as ``.gz``) that is in `folder`."""
+    for name in names:
+        for path in (folder / name, folder / f"{name}.gz"):
+            if path.is_file():
+                return path
+    return None
+
+
+def _lines(path: Path, report: LineReport) -> Iterator[tuple[int, str]]:
+    """(line number, text without the line end) of every line that is UTF-8."""
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            for number, raw in enumerate(file, start=1):
+                report.lines = number
+                if number == 1:
+                    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0\0" in raw[1:20:2]:
+                        raise UserError(f"{path} is UTF-16: save it as UTF-8")
+                    raw = raw.removeprefix(codecs.BOM_UTF8)
+                try:
+                    yield number, raw.decode("utf-8").rstrip("\r\n")
+                except UnicodeDecodeError:
+                    report.add(ENCODING, number)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path} is truncated or no gzip file (after line {report.lines:,}): fetch it again") from error

@@ -1,0 +1,314 @@
+"""IBM Model 1 by expectation maximisation (Brown et al. 1993), exact, on all cores, without torch.
+
+    expected count of (f, e)  =  sum over pairs, over occurrences of e in the source and f in the target, of
+                                 t(f|e) / (t(f|NULL) + sum over e' in the source of t(f|e'))
+    t(f|e)                    =  expected count of (f, e) / sum over f' of the expected count of (f', e)
+
+e is a source token, f a target token; every source also has the NULL word, which takes what nothing explains and is
+dropped afterwards. The start is uniform.
+
+Memory: 20 bytes for each DISTINCT pair of tokens that ever stand in one sentence pair (a little more while the first
+iteration joins what its blocks have found), plus one block of the bitext.
+Occurrences of pairs are never stored: they are walked source token by source token. For token e, t(.|e) is laid out
+in a dense array over the vocabulary, then the targets of all pairs with e are read in order: each of the (pairs x
+source tokens x target tokens) steps is one look into that array. The sum of e is made by one thread, in the order of
+the bitext, so the result does not depend on the number of threads.
+
+The first iteration needs no probabilities: from a uniform start all words of a source (and NULL) share a target
+token equally. It therefore also finds the distinct pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import get_num_threads, njit, prange
+
+from lexical.index.ragged import Ragged, offsets_of
+from lexical.model1.bitext import Bitext
+
+PARTS_PER_THREAD = 1  # numba hands out parts in equal runs, so more do not balance; each lays the rows out once more
+LIKELIHOOD_PARTS = 32  # pieces that the log-likelihood is summed in: fixed, so that it is rounded alike everywhere
+
+
+class PairCounts(NamedTuple):
+    """Expected counts of the distinct pairs: row = source token, targets ascending inside a row."""
+
+    pairs: Ragged  # (vocabulary) rows of target tokens (int32)
+    values: np.ndarray  # (pairs,) float64
+    null: np.ndarray  # (vocabulary,) float64: target tokens that are put down to the NULL word
+
+
+class Model1EM:
+    """``accumulate`` each block of the bitext, then ``maximise``: one iteration. Repeat with the same bitext."""
+
+    def __init__(self, vocabulary_size: int) -> None:
+        self.vocabulary_size = vocabulary_size
+        self.iteration = 0  # complete iterations
+        self.translation = np.zeros(0)  # (pairs,) t(f|e) of the last complete iteration; overwritten by the next
+        self.null = np.zeros(vocabulary_size)  # (vocabulary,) t(f|NULL)
+        self.expected = _no_counts(vocabulary_size)  # of the running iteration
+        self.log_likelihood = 0.0  # of the blocks so far, under the table that the running iteration started with
+        self.target_tokens = self.dropped_pairs = 0  # of the blocks so far
+
+    @property
+    def pairs(self) -> Ragged:
+        return self.expected.pairs
+
+    def accumulate(self, block: Bitext) -> None:
+        """The expectation step for one block of the bitext."""
+        source, target = block.source, block.target
+        if source.rows != target.rows:
+            raise ValueError(f"the bitext has {source.rows:,} sources and {target.rows:,} targets")
+        _check_tokens(source, self.vocabulary_size)
+        _check_tokens(target, self.vocabulary_size)
+        self.target_tokens += len(target.values)
+        self.dropped_pairs += block.dropped
+        starts, occurrences = _occurrences(*source, self.vocabulary_size)
+        if self.iteration == 0:
+            found = _uniform_counts(starts, occurrences, block, self.vocabulary_size)
+            self.expected = merged(self.expected, found) if self.expected.null.any() else found
+            self.log_likelihood += -float(np.log(max(1, self.vocabulary_size))) * len(target.values)
+            return
+        denominators = np.empty(len(target.values))  # by numpy, which asks for huge pages: it is read out of order
+        _denominators(
+            starts, occurrences, *target, *self.pairs, self.translation, self.null, _even_parts(target.offsets),
+            denominators,
+        )  # fmt: skip
+        parts = _log_likelihood(source.offsets, target.offsets, denominators, LIKELIHOOD_PARTS)
+        self.log_likelihood += math.fsum(parts)
+        np.divide(1.0, denominators, out=denominators, where=denominators > 0)
+        _add_expected(
+            starts, occurrences, *target, *self.pairs, self.translation, denominators, _even_parts(starts),
+            self.expected.values,
+        )  # fmt: skip
+        self.expected.null[:] += _sums_by_token(target.values, denominators, self.vocabulary_size) * self.null
+
+    def maximise(self) -> float:
+        """The maximisation step; the log-likelihood of the bitext under the table BEFORE it. A new iteration begins."""
+        reached = self.log_likelihood
+        counts, spare = self.expected.values, self.translation
+        _normalise(self.pairs.offsets, counts)
+        total = self.expected.null.sum()
+        self.null = self.expected.null / total if total > 0 else np.zeros_like(self.expected.null)
+        if len(spare) != len(counts):  # after the first iteration
+            spare = np.empty_like(counts)
+        spare.fill(0.0)
+        self.translation = counts
+        self.expected = PairCounts(self.pairs, spare, np.zeros_like(self.null))
+        self.log_likelihood, self.target_tokens, self.dropped_pairs = 0.0, 0, 0
+        self.iteration += 1
+        return reached
+
+
+def train_model1(blocks: list[Bitext], vocabulary_size: int, iterations: int = 5) -> tuple[Model1EM, list[float]]:
+    """EM over a bitext in memory; (the trained table, log-likelihood at the start of each iteration)."""
+    em = Model1EM(vocabulary_size)
+    reached = []
+    for _ in range(iterations):
+        for block in blocks:
+            em.accumulate(block)
+        reached.append(em.maximise())
+    return em, reached
+
+
+def merged(a: PairCounts, b: PairCounts) -> PairCounts:
+    """The sum of two counts, over the union of their pairs."""
+    counts = _union_lengths(*a.pairs, *b.pairs)
+    offsets = offsets_of(counts)
+    targets, values = _union(*a.pairs, a.values, *b.pairs, b.values, offsets)
+    return PairCounts(Ragged(offsets, targets), values, a.null + b.null)
+
+
+def _no_counts(vocabulary_size: int) -> PairCounts:
+    nothing = Ragged(np.zeros(vocabulary_size + 1, np.int64), np.zeros(0, np.int32))
+    return PairCounts(nothing, np.zeros(0), np.zeros(vocabulary_size))
+
+
+def _check_tokens(side: Ragged, vocabulary_size: int) -> None:
+    if len(side.values) and not 0 <= side.values.min() <= side.values.max() < vocabulary_size:
+        raise ValueError(f"the bitext has token ids outside of 0 to {vocabulary_size - 1:,}")
+
+
+def _even_parts(offsets: np.ndarray) -> np.ndarray:
+    """Bounds of ranges of rows that have about equally many values, a few for each thread."""
+    parts = PARTS_PER_THREAD * get_num_threads()
+    bounds = np.searchsorted(offsets, np.linspace(0, offsets[-1], parts + 1)[1:-1])
+    return np.concatenate([[0], bounds, [len(offsets) - 1]]).astype(np.int64)
+
+
+def _uniform_counts(starts: np.ndarray, occurrences: np.ndarray, block: Bitext, vocabulary_size: int) -> PairCounts:
+    share = 1.0 / (block.source.lengths() + 1.0)  # (sentence pairs,): equal for all source words, and NULL is one
+    parts = _even_parts(starts)
+    counts = _distinct_targets(starts, occurrences, *block.target, parts)
+    offsets = offsets_of(counts)
+    targets, values = _uniform_rows(starts, occurrences, *block.target, share, parts, offsets)
+    null = _sums_by_token(block.target.values, np.repeat(share, block.target.lengths()), vocabulary_size)
+    return PairCounts(Ragged(offsets, targets), values, null)
+
+
+@njit(cache=True, nogil=True)
+def _occurrences(offsets, source, vocabulary_size):  # type: ignore[no-untyped-def]
+    """Inverted source side: ``pairs[starts[e]:starts[e + 1]]`` are the sentence pairs of token e, ascending."""
+    starts = np.zeros(vocabulary_size + 1, np.int64)
+    for token in source:
+        starts[token + 1] += 1
+    for e in range(vocabulary_size):
+        starts[e + 1] += starts[e]
+    place = starts[:-1].copy()
+    pairs = np.empty(len(source), np.int32)
+    for pair in range(len(offsets) - 1):
+        for i in range(offsets[pair], offsets[pair + 1]):
+            pairs[place[source[i]]] = pair
+            place[source[i]] += 1
+    return starts, pairs
+
+
+@njit(cache=True, nogil=True)
+def _sums_by_token(tokens, weights, vocabulary_size):  # type: ignore[no-untyped-def]
+    """`np.bincount` without its copy of the tokens as int64, and float even of no tokens."""
+    sums = np.zeros(vocabulary_size, np.float64)
+    for j in range(len(tokens)):
+        sums[tokens[j]] += weights[j]
+    return sums
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _distinct_targets(starts, occurrences, t_offsets, target, parts):  # type: ignore[no-untyped-def]
+    """(vocabulary,) distinct targets of each source token."""
+    vocabulary_size = len(starts) - 1
+    counts = np.zeros(vocabulary_size, np.int64)
+    for part in prange(len(parts) - 1):
+        seen_with = np.full(vocabulary_size, -1, np.int32)
+        for e in range(parts[part], parts[part + 1]):
+            for i in range(starts[e], starts[e + 1]):
+                for j in range(t_offsets[occurrences[i]], t_offsets[occurrences[i] + 1]):
+                    if seen_with[target[j]] != e:
+                        seen_with[target[j]] = e
+                        counts[e] += 1
+    return counts
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _uniform_rows(starts, occurrences, t_offsets, target, share, parts, offsets):  # type: ignore[no-untyped-def]
+    targets = np.empty(offsets[-1], np.int32)
+    values = np.empty(offsets[-1], np.float64)
+    vocabulary_size = len(starts) - 1
+    for part in prange(len(parts) - 1):
+        sums = np.zeros(vocabulary_size, np.float64)
+        for e in range(parts[part], parts[part + 1]):
+            row = targets[offsets[e] : offsets[e + 1]]
+            n = 0
+            for i in range(starts[e], starts[e + 1]):
+                pair = occurrences[i]
+                for j in range(t_offsets[pair], t_offsets[pair + 1]):
+                    f = target[j]
+                    if sums[f] == 0.0:
+                        row[n] = f
+                        n += 1
+                    sums[f] += share[pair]
+            row.sort()
+            for k in range(offsets[e], offsets[e + 1]):
+                values[k] = sums[targets[k]]
+                sums[targets[k]] = 0.0
+    return targets, values
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _denominators(starts, occurrences, t_offsets, target, offsets, targets, translation, null, parts, sums):  # type: ignore[no-untyped-def]
+    """`sums` (target tokens,) = t(f|NULL) + sum over the source of t(f|e); a part is a range of sentence pairs."""
+    for part in prange(len(parts) - 1):
+        first, last = parts[part], parts[part + 1]
+        for j in range(t_offsets[first], t_offsets[last]):
+            sums[j] = null[target[j]]
+        given_e = np.empty(len(null), np.float64)
+        for e in range(len(starts) - 1):
+            i = starts[e] + np.searchsorted(occurrences[starts[e] : starts[e + 1]], first)
+            if i == starts[e + 1] or occurrences[i] >= last:
+                continue
+            for k in range(offsets[e], offsets[e + 1]):
+                given_e[targets[k]] = translation[k]
+            while i < starts[e + 1] and occurrences[i] < last:
+                for j in range(t_offsets[occurrences[i]], t_offsets[occurrences[i] + 1]):
+                    sums[j] += given_e[target[j]]
+                i += 1
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _add_expected(starts, occurrences, t_offsets, target, offsets, targets, translation, inverse, parts, expected):  # type: ignore[no-untyped-def]
+    """expected[f, e] += t(f|e) * sum over the occurrences of the pair of 1 / denominator; a part is a range of e."""
+    for part in prange(len(parts) - 1):
+        sums = np.zeros(len(starts) - 1, np.float64)
+        for e in range(parts[part], parts[part + 1]):
+            if starts[e] == starts[e + 1]:
+                continue
+            for i in range(starts[e], starts[e + 1]):
+                for j in range(t_offsets[occurrences[i]], t_offsets[occurrences[i] + 1]):
+                    sums[target[j]] += inverse[j]
+            for k in range(offsets[e], offsets[e + 1]):
+                expected[k] += translation[k] * sums[targets[k]]
+                sums[targets[k]] = 0.0
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _log_likelihood(s_offsets, t_offsets, denominators, parts):  # type: ignore[no-untyped-def]
+    """(parts,) sums over the target tokens of ln(denominator / (source length + 1))."""
+    pairs = len(s_offsets) - 1
+    sums = np.zeros(parts, np.float64)
+    for part in prange(parts):
+        total = 0.0
+        for pair in range(pairs * part // parts, pairs * (part + 1) // parts):
+            n = t_offsets[pair + 1] - t_offsets[pair]
+            total -= n * np.log(s_offsets[pair + 1] - s_offsets[pair] + 1.0)
+            for j in range(t_offsets[pair], t_offsets[pair + 1]):
+                if denominators[j] > 0:
+                    total += np.log(denominators[j])
+        sums[part] = total
+    return sums
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _normalise(offsets, values):  # type: ignore[no-untyped-def]
+    """Each row divided by its sum, in place."""
+    for row in prange(len(offsets) - 1):
+        total = 0.0
+        for k in range(offsets[row], offsets[row + 1]):
+            total += values[k]
+        if total > 0:
+            for k in range(offsets[row], offsets[row + 1]):
+                values[k] /= total
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _union_lengths(a_offsets, a_targets, b_offsets, b_targets):  # type: ignore[no-untyped-def]
+    counts = np.zeros(len(a_offsets) - 1, np.int64)
+    for row in prange(len(counts)):
+        i, j = a_offsets[row], b_offsets[row]
+        while i < a_offsets[row + 1] or j < b_offsets[row + 1]:
+            left = a_targets[i] if i < a_offsets[row + 1] else np.int32(2**31 - 1)
+            right = b_targets[j] if j < b_offsets[row + 1] else np.int32(2**31 - 1)
+            i += left <= right
+            j += right <= left
+            counts[row] += 1
+    return counts
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _union(a_offsets, a_targets, a_values, b_offsets, b_targets, b_values, offsets):  # type: ignore[no-untyped-def]
+    targets = np.empty(offsets[-1], np.int32)
+    values = np.zeros(offsets[-1], np.float64)
+    for row in prange(len(offsets) - 1):
+        i, j = a_offsets[row], b_offsets[row]
+        for k in range(offsets[row], offsets[row + 1]):
+            left = a_targets[i] if i < a_offsets[row + 1] else np.int32(2**31 - 1)
+            right = b_targets[j] if j < b_offsets[row + 1] else np.int32(2**31 - 1)
+            targets[k] = min(left, right)
+            if left <= right:
+                values[k] += a_values[i]
+                i += 1
+            if right <= left:
+                values[k] += b_values[j]
+                j += 1
+    return targets, values

@@ -1,0 +1,246 @@
+"""A translation table on disk: a folder that is checked before it is trusted.
+
+    table.safetensors   offsets (vocabulary + 1, int64), document_tokens (entries, int32), probabilities (entries,
+                        float32): row i = query token i, its document tokens ascending
+    vocab.txt           line i = token i
+    meta.json           format, sizes, SHA-256 of both files, what made the table, parameters, versions
+
+The hash finds damage; the checks of shapes, order and range hold for a hostile file too, whose hash may well be right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import reprlib
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from lexical.errors import UserError
+from lexical.index.ragged import Ragged, offsets_of
+from lexical.model1.table import TranslationTable
+
+FILES = TABLE, VOCABULARY, META = "table.safetensors", "vocab.txt", "meta.json"
+FORMAT = 1
+_TYPES = {"offsets": "I64", "document_tokens": "I32", "probabilities": "F32"}
+
+
+class SavedTable(NamedTuple):
+    table: TranslationTable
+    vocabulary: list[str]
+    meta: dict[str, Any]
+
+
+class TableWriter:
+    """Writes a table row by row, beside `folder`, and renames it into place: never more than a row in memory.
+
+    Use as a context; `finish` makes the table. What is left before that, by an error or Ctrl-C, is nothing.
+    """
+
+    def __init__(self, folder: Path, vocabulary: Sequence[str]) -> None:
+        if len(set(vocabulary)) != len(vocabulary):
+            raise ValueError("the vocabulary has a token twice")
+        if broken := next((token for token in vocabulary if "\n" in token), None):
+            raise ValueError(f"the token {broken!r} has a line feed and cannot stand in {VOCABULARY}")
+        self.folder, self.vocabulary = _own_folder(folder), vocabulary
+        self.beside = self.folder.with_name(f".{self.folder.name}.{os.getpid()}")
+        self.lengths: list[int] = []
+
+    def __enter__(self) -> TableWriter:
+        shutil.rmtree(self.beside, ignore_errors=True)
+        self.beside.mkdir(parents=True)
+        self._parts = {name: (self.beside / name).open("w+b") for name in ("document_tokens", "probabilities")}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for part in self._parts.values():
+            with suppress(OSError):  # what a full disk has refused is refused again
+                part.close()
+        shutil.rmtree(self.beside, ignore_errors=True)
+
+    def append(self, document_tokens: np.ndarray, probabilities: np.ndarray) -> None:
+        """The row of the next query token; document tokens ascending."""
+        if len(document_tokens) != len(probabilities):
+            raise ValueError(f"{len(document_tokens):,} tokens and {len(probabilities):,} probabilities")
+        self.lengths.append(len(document_tokens))
+        self._parts["document_tokens"].write(np.ascontiguousarray(document_tokens, np.int32).data)
+        self._parts["probabilities"].write(np.ascontiguousarray(probabilities, np.float32).data)
+
+    def finish(self, meta: dict[str, Any]) -> None:
+        """Puts the table in its place; `meta` says what made it and how."""
+        if len(self.lengths) != len(self.vocabulary):
+            raise ValueError(f"{len(self.lengths):,} rows for {len(self.vocabulary):,} tokens")
+        self._assemble(offsets_of(np.array(self.lengths, np.int64)))
+        (self.beside / VOCABULARY).write_bytes("".join(f"{token}\n" for token in self.vocabulary).encode())
+        content = {
+            **meta,
+            "format": FORMAT,
+            "rows": "query tokens; T(row | document token)",
+            "vocabulary": len(self.vocabulary),
+            "entries": sum(self.lengths),
+            "sha256": {name: _sha256(self.beside / name) for name in (TABLE, VOCABULARY)},
+            "versions": {name: version(name) for name in ("numpy", "safetensors")},
+        }
+        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        (self.beside / META).write_text(text, "utf-8")
+        _put_in_place(self.beside, self.folder)
+
+    def _assemble(self, offsets: np.ndarray) -> None:
+        """The safetensors file: length of the header, header (JSON), the arrays one after the other."""
+        entries = int(offsets[-1])
+        header, at = {}, 0
+        for name, size in (("offsets", len(offsets)), ("document_tokens", entries), ("probabilities", entries)):
+            end = at + size * (8 if name == "offsets" else 4)
+            header[name] = {"dtype": _TYPES[name], "shape": [size], "data_offsets": [at, end]}
+            at = end
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        with (self.beside / TABLE).open("wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            file.write(np.ascontiguousarray(offsets, np.int64).data)
+            for name, part in self._parts.items():
+                part.seek(0)
+                shutil.copyfileobj(part, file, 1 << 20)
+                part.close()
+                (self.beside / name).unlink()
+
+
+def save_table(table: TranslationTable, vocabulary: Sequence[str], meta: dict[str, Any], folder: Path) -> None:
+    """Writes the table beside `folder` and renames it into place; `meta` says what made it and how."""
+    if problem := _problem(*table.rows, table.probabilities, len(vocabulary)):
+        raise ValueError(f"this is no valid table: {problem}")
+    with TableWriter(folder, vocabulary) as writer:
+        for start, end in zip(table.rows.offsets[:-1], table.rows.offsets[1:], strict=True):
+            writer.append(table.rows.values[start:end], table.probabilities[start:end])
+        writer.finish(meta)
+
+
+def share_table(source: Path, folder: Path) -> None:
+    """The table of `source` in a second place, without a second copy of its data where the disk allows that."""
+    folder = _own_folder(folder)
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    try:
+        for name in FILES:
+            try:
+                os.link(source / name, beside / name)
+            except OSError:  # another disk, or one without links
+                shutil.copyfile(source / name, beside / name)
+        _put_in_place(beside, folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _own_folder(folder: Path) -> Path:
+    """The absolute path; a folder with anything but a table in it is refused."""
+    folder = Path(folder).resolve()
+    if folder.is_dir() and (others := {path.name for path in folder.iterdir()} - set(FILES)):
+        raise UserError(f"{folder} has {min(others)!r} in it: a translation table wants a folder of its own")
+    return folder
+
+
+def _put_in_place(beside: Path, folder: Path) -> None:
+    """Renames a finished table; the old one goes only when the new one stands."""
+    old = beside.with_name(f"{beside.name}.old")
+    if folder.is_dir():
+        folder.rename(old)
+    try:
+        beside.rename(folder)
+    except BaseException:
+        if old.is_dir():
+            old.rename(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def load_table(folder: Path) -> SavedTable:
+    """The table of `folder`, every check passed; a `UserError` of one line otherwise."""
+    folder = Path(folder)
+    for name in FILES:
+        if not (folder / name).is_file():
+            raise UserError(f"{folder} is no translation table: it has no {name}")
+    meta = read_meta(folder)
+    for name in (TABLE, VOCABULARY):
+        if _sha256(folder / name) != meta["sha256"].get(name):
+            raise UserError(f"{folder / name} is damaged: its SHA-256 is not the one in {META}")
+    try:
+        vocabulary = (folder / VOCABULARY).read_bytes().decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{folder / VOCABULARY} is no UTF-8 text ({error.reason})") from error
+    if vocabulary.pop() != "":
+        raise UserError(f"{folder / VOCABULARY} is cut short: its last line has no end")
+    if len(set(vocabulary)) != len(vocabulary):
+        raise UserError(f"{folder / VOCABULARY} has a token twice")
+    table = _read_arrays(folder / TABLE, len(vocabulary))
+    for key, found in (("vocabulary", len(vocabulary)), ("entries", table.entries)):
+        if meta.get(key) != found:
+            raise UserError(f"{folder}: {META} says {key} {reprlib.repr(meta.get(key))}, the files have {found:,}")
+    return SavedTable(table, vocabulary, meta)
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    try:
+        meta = json.loads((folder / META).read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{folder / META} cannot be read ({error})") from error
+    if not isinstance(meta, dict) or not isinstance(meta.get("sha256"), dict):
+        raise UserError(f"{folder / META} is not the description of a translation table")
+    if meta.get("format") != FORMAT:
+        raise UserError(
+            f"{folder}: table format {reprlib.repr(meta.get('format'))} is unknown, this version reads {FORMAT}"
+        )
+    return meta
+
+
+def _read_arrays(path: Path, vocabulary_size: int) -> TranslationTable:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            if set(file.keys()) != set(_TYPES):
+                raise UserError(
+                    f"{path} has the arrays {reprlib.repr(sorted(file.keys()))} instead of {sorted(_TYPES)}"
+                )
+            for name, kind in _TYPES.items():
+                found = file.get_slice(name)
+                dtype, shape = found.get_dtype(), found.get_shape()
+                if dtype != kind or len(shape) != 1:
+                    raise UserError(f"{path}: {name} is {dtype} {reprlib.repr(shape)}, not {kind} of one dimension")
+            offsets, tokens, probabilities = (file.get_tensor(name) for name in _TYPES)
+    except (SafetensorError, OSError, MemoryError, OverflowError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({str(error)[:200]!r})") from error
+    if problem := _problem(offsets, tokens, probabilities, vocabulary_size):
+        raise UserError(f"{path} is no valid table: {problem}")
+    return TranslationTable(Ragged(offsets, tokens), probabilities)
+
+
+def _problem(offsets: np.ndarray, tokens: np.ndarray, probabilities: np.ndarray, vocabulary_size: int) -> str | None:
+    if len(offsets) != vocabulary_size + 1:
+        return f"{len(offsets) - 1:,} rows for {vocabulary_size:,} tokens"
+    if offsets[0] != 0 or (offsets[1:] < offsets[:-1]).any() or offsets[-1] != len(tokens):
+        return "the offsets of its rows are out of order"
+    if len(tokens) != len(probabilities):
+        return f"{len(tokens):,} tokens and {len(probabilities):,} probabilities"
+    if not len(tokens):
+        return None
+    if tokens.min() < 0 or tokens.max() >= vocabulary_size:
+        return "it has token ids outside of its vocabulary"
+    descends = tokens[1:] <= tokens[:-1]
+    descends[offsets[1:-1][(offsets[1:-1] > 0) & (offsets[1:-1] < len(tokens))] - 1] = False  # a new row may start low
+    if descends.any():
+        return "the tokens of a row are not ascending"
+    if not np.isfinite(probabilities).all() or probabilities.min() < 0 or probabilities.max() > 1:
+        return "it has probabilities that are not between 0 and 1"
+    return None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,31 @@
+"""Vanilla BERT: one linear layer over [CLS] (Nogueira and Cho, "Passage Re-ranking with BERT", 2019).
+
+score = w . dropout(cls) + b
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lightning_modules.bert.heads.encoded import Encoded
+
+
+class VanillaHead(nn.Module):
+    """Scores from [CLS] alone.
+
+    Args:
+        width: width of the contextual vectors.
+    """
+
+    all_layers: bool = False
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(0.1)
+        self.score = nn.Linear(width, 1)
+
+    def forward(self, encoded: Encoded) -> Tensor:
+        """(pairs,) float32"""
+        with torch.autocast(encoded.cls.device.type, enabled=False):
+            return self.score(self.dropout(encoded.cls.float())).squeeze(1)

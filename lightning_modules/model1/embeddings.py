@@ -1,0 +1,61 @@
+"""The untrained baseline: Model 1 whose T(q|d) are cosines of token embeddings (Zuccon et al., the paper's related
+work). Only p_self and lambda are tuned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lexical.batches import Needs, TuningBatch
+from lexical.encoders import PACKAGED
+from lexical.errors import require
+from lexical.model1.embedding_table import nearest_translations
+from lexical.terminal import progress_bar, say
+from lightning_modules.model1.token_vectors import check_vectors, read_vectors
+from lightning_modules.model1.translation_ranker import TranslationRanker
+
+
+class Model1Embed(TranslationRanker):
+    """Model 1 with translations from embeddings.
+
+    Args:
+        field: word, lemm, word_all or bwps.
+        vectors: "packaged" (input embeddings of the packaged encoder), the folder of another encoder
+            (model.safetensors, tokenizer.json), or a text file of word vectors.
+        neighbours: nearest tokens that a document token translates to.
+        p_self: T(t|t); tuned on development when not given.
+        smoothing: lambda, the weight of P(q|C); tuned on development when not given.
+        fused: the row is this ranker fused with the first stage, BM25 (lemm).
+        rerank_depth: candidates of a query that are re-ranked.
+    """
+
+    def __init__(
+        self,
+        field: str = "bwps",
+        vectors: str = PACKAGED,
+        neighbours: int = 10,
+        p_self: float | None = None,
+        smoothing: float | None = None,
+        fused: bool = True,
+        rerank_depth: int = 1000,
+    ) -> None:
+        super().__init__(field, 0.0, p_self, smoothing, fused, rerank_depth)
+        require(neighbours >= 1, "--model.neighbours", neighbours, "1 or more")
+        self.vectors, self.neighbours = vectors, neighbours
+
+    def needs(self) -> Needs:
+        return Needs((self.field,), train="development", depth=self.rerank_depth)
+
+    def read_inputs(self) -> None:
+        check_vectors(self.vectors)
+
+    def training_step(self, batch: TuningBatch, batch_idx: int) -> None:  # noqa: ARG002
+        found = read_vectors(self.vectors, batch.vocabulary)
+        say(f"{len(found.tokens):,} of {len(batch.vocabulary):,} tokens of the field {batch.field} have a vector")
+        sources = batch.forward.collection_frequency > 0
+        with progress_bar() as bar:
+            row = bar.add_task("nearest tokens", total=int(sources[found.tokens].sum()))
+            learned = nearest_translations(found, sources, self.neighbours, lambda done: bar.advance(row, done))
+        self.use(self.choose_table(learned, batch, thresholds=(0.0,)))
+
+    def source(self) -> dict[str, Any]:
+        return {"ranker": "cosine of embeddings", "vectors": self.vectors, "neighbours": self.neighbours}

@@ -1,0 +1,61 @@
+"""Model 1 with a table that was made elsewhere: imported from MGIZA, exported from a network, or edited by hand.
+
+A table on disk is final, so nothing but lambda is tuned. Its tokens are matched by their text with those of the field.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lexical.batches import Needs, TuningBatch
+from lexical.errors import UserError
+from lexical.model1.table import renumbered
+from lexical.model1.table_files import SavedTable, load_table
+from lexical.terminal import say
+from lightning_modules.model1.translation_ranker import TranslationRanker
+
+
+class Model1Table(TranslationRanker):
+    """Model 1 with a given table.
+
+    Args:
+        table: folder of the table (table.safetensors, vocab.txt, meta.json).
+        field: word, lemm, word_all or bwps.
+        smoothing: lambda, the weight of P(q|C); tuned on development when not given.
+        fused: the row is this ranker fused with the first stage, BM25 (lemm).
+        rerank_depth: candidates of a query that are re-ranked.
+    """
+
+    def __init__(
+        self,
+        table: str | None = None,
+        field: str = "word",
+        smoothing: float | None = None,
+        fused: bool = True,
+        rerank_depth: int = 1000,
+    ) -> None:
+        super().__init__(field, None, None, smoothing, fused, rerank_depth)
+        if table is None:
+            raise UserError("say which table: --model.table FOLDER")
+        self.table = table
+        self.given_table: SavedTable | None = None
+
+    def needs(self) -> Needs:
+        return Needs((self.field,), train="development", depth=self.rerank_depth)
+
+    def read_inputs(self) -> None:
+        self.given_table = load_table(Path(self.table).expanduser())
+
+    def training_step(self, batch: TuningBatch, batch_idx: int) -> None:  # noqa: ARG002
+        saved = self.given_table
+        assert saved is not None
+        table, known = renumbered(saved.table, saved.vocabulary, batch.vocabulary)
+        if not known:
+            raise UserError(f"{self.table} has no token of the field {batch.field}: choose another --model.field")
+        say(f"{known:,} of the table's {len(saved.vocabulary):,} tokens are in the field {batch.field}")
+        self.made_by = {key: saved.meta.get(key) for key in ("source", "parameters")}
+        self.use(self.choose_smoothing(table, batch))
+
+    def source(self) -> dict[str, Any]:
+        return {"ranker": "a given table", "table": self.made_by}

@@ -1,0 +1,42 @@
+"""Processes that train or rank together: how many, which one leads, and how they part."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch.distributed as dist
+from lightning.pytorch.utilities import rank_zero_only
+
+from lexical.errors import UserError, require
+
+
+def process_count(trainer: dict[str, Any]) -> int:
+    """Processes that a trainer with these settings will have; those that torchrun has started must be as many.
+
+    "auto" devices become one: on a shared server more are used only when a number is asked for.
+    """
+    if trainer["devices"] == "auto":
+        trainer["devices"] = 1
+    devices = str(trainer["devices"])
+    wanted = "a number of processes, 1 or more"
+    require(devices.isdigit() and int(devices) >= 1, "--trainer.devices", trainer["devices"], wanted)
+    processes = int(devices) * (trainer["num_nodes"] or 1)
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if "TORCHELASTIC_RUN_ID" in os.environ and started != processes:
+        raise UserError(
+            f"torchrun has started {started} processes and the settings ask for {processes}: "
+            f"give --trainer.devices {os.environ.get('LOCAL_WORLD_SIZE', started)}"
+        )
+    return processes
+
+
+def leads() -> bool:
+    """Whether this process is the one that speaks and writes."""
+    return bool(rank_zero_only.rank == 0)  # type: ignore[attr-defined]
+
+
+def part() -> None:
+    """From here on each process is on its own: a collective would wait for ever."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,198 @@
+"""The data modules: what ``--data NAME`` builds, and the batches that rankers get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datamodules import ranked_sets
+from datamodules.retrieval_data import Folder, MSMarco
+from lexical.batches import Needs, PairOptions, RankingBatch
+from lexical.errors import UserError
+from lexical.index.ragged import Ragged, concatenated
+from tests.fixtures.official_files import pack, write_official
+from tests.fixtures.plain_reference import plain_bm25, plain_idf
+from tests.fixtures.small_folder import write_lines, write_small_folder
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def data(small_folder: Path, cache: Path) -> Folder:
+    return Folder(str(small_folder), cache_dir=str(cache), workers=1, k1=1.2, b=0.75)
+
+
+def same(first: Ragged, second: Ragged) -> bool:
+    return first.offsets.tolist() == second.offsets.tolist() and first.values.tolist() == second.values.tolist()
+
+
+# ------------------------------------------------------------------------------------------------- names and sets
+
+
+def test_a_folder_is_named_after_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = (write_small_folder(tmp_path / parent / "texts", 20, 20, 4, 0) for parent in ("a", "b"))
+    names = [Folder(str(path), cache_dir=str(tmp_path)).name for path in (one, two)]
+    monkeypatch.chdir(tmp_path / "a")
+    assert Folder("texts", cache_dir=str(tmp_path)).name == names[0] != names[1]
+    assert all(name.startswith("folder-texts-") and len(name) == len("folder-texts-") + 6 for name in names)
+
+
+def test_test_and_further_sets_are_evaluated(data: Folder) -> None:
+    assert data.evaluation_sets() == ["test", "test_cpu"] and data.evaluation_sets(sampled=True) == ["test_cpu"]
+    assert list(data.prepared.query_sets) == ["train_modeling", "train_fusion", "development", "test"]
+    assert data.prepared.ranked_sets == ("train_fusion", "development", "test")
+    assert len(data.query_set("train_fusion")) == 30
+
+
+@pytest.mark.parametrize(("kind", "name"), [("passage", "msmarco_passage"), ("document", "msmarco_doc")])
+def test_ms_marco_from_the_official_files(tmp_path: Path, kind: Any, name: str) -> None:
+    folder = write_official(tmp_path / "official", kind)
+    pack(folder)
+    data = MSMarco(
+        kind,
+        str(folder),
+        train_fusion_queries=4,
+        development_queries=5,
+        test_queries=3,
+        cache_dir=str(tmp_path),
+        workers=1,
+    )
+    assert data.name == name and data.evaluation_sets() == ["test", "trec2019", "trec2020", "test_cpu"]
+    sizes = {name: len(queries) for name, queries in data.prepared.query_sets.items()}
+    assert sizes == {"train_modeling": 16, "train_fusion": 4, "development": 5, "test": 3, "trec2019": 2, "trec2020": 2}
+    data.prepare_data()
+    task = data.ranked_task("trec2019", 1000)
+    assert task.candidates.rows == 2
+
+
+# --------------------------------------------------------------------------------------------------------- batches
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 40, 256])
+def test_ranking_batches_hold_every_query_once_in_order(
+    data: Folder, monkeypatch: pytest.MonkeyPatch, batch_size: int
+) -> None:
+    monkeypatch.setattr(ranked_sets, "QUERIES_PER_RANKING_BATCH", batch_size)
+    batches = list(data.ranking_loader("test", "lemm", depth=10))
+    assert [batch.queries.rows for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
+    assert all(batch.queries.rows == batch.candidates.rows for batch in batches)
+    assert all(batch.queries.offsets[0] == batch.candidates.offsets[0] == 0 for batch in batches)
+    assert same(concatenated([batch.queries for batch in batches]), data.prepared.query_tokens("test", "lemm"))
+    expected = data.prepared.candidates("test").candidates.head(10)
+    assert same(concatenated([batch.candidates for batch in batches]), expected)
+    assert same(expected, data.ranked_task("test", 10).candidates)
+    assert expected.lengths().max() == 10
+
+
+def test_batches_carry_the_field_of_the_ranker(small_folder: Path, cache: Path) -> None:
+    data = Folder(str(small_folder), cache_dir=str(cache), workers=1, k1=1.2, b=0.75)
+    data.serve(Needs(("bwps",), train="pool"))
+    data.prepare_data()
+    (batch,) = data.ranking_loader("test", "bwps", depth=3)
+    assert batch.forward.vocabulary_size == 30_522
+    assert same(batch.queries, data.prepared.query_tokens("test", "bwps"))
+    assert same(batch.candidates, data.prepared.candidates("test").candidates.head(3))  # of the first stage: lemm
+
+
+def test_tuning_gets_one_batch_of_all_development_queries(data: Folder) -> None:
+    data.serve(Needs(("lemm",), train="pool"))
+    (batch,) = data.train_dataloader()
+    assert same(batch.queries, data.prepared.query_tokens("development", "lemm"))
+    assert batch.task.candidates.rows == 60 and len(batch.task.relevant) == len(batch.task.candidates.values)
+    assert batch.task.id_order.tolist() == data.prepared.collection.id_order.tolist()
+
+
+@pytest.mark.parametrize("found_only", [False, True])
+def test_pairs_may_come_from_candidates_only(data: Folder, found_only: bool) -> None:
+    options = PairOptions(1, 8, 1, lambda batch: batch, negatives_from=5, found_only=found_only)
+    data.serve(Needs(("lemm",), train="pairs", pairs=options))
+    batches: list[RankingBatch] = list(data.train_dataloader())
+    relevant = data.query_set("train_modeling").relevant
+    found = data.prepared.relevant_found(5)
+    asked = found if found_only else relevant
+    learned = np.concatenate([batch.candidates.values[::2] for batch in batches])
+    others = (data.prepared.negatives(5) >= 0).any(axis=1)
+    assert len(learned) == np.count_nonzero((asked.lengths() > 0) & others) < relevant.rows + (not found_only)
+    assert set(learned.tolist()) <= set(asked.values.tolist())
+
+
+def test_first_stage_scores_are_bm25_over_the_sum_of_idf(data: Folder) -> None:
+    sequences = data.prepared.field("lemm").sequences
+    documents = [sequences.row(i).tolist() for i in range(sequences.rows)]
+    tokens = data.prepared.query_tokens("test", "lemm")
+    candidates = data.prepared.candidates("test").candidates.head(4)
+    scores = data.first_stage_scores("test", 4)
+    assert len(scores) == len(candidates.values) and scores.dtype == np.float32
+    for pair, (row, document) in enumerate(zip(candidates.row_numbers(), candidates.values, strict=True)):
+        query = tokens.row(row).tolist()
+        idf = sum(plain_idf(documents, token) for token in set(query))
+        assert scores[pair] == pytest.approx(plain_bm25(documents, query, document, 1.2, 0.75) / idf, rel=1e-5)
+
+
+# ---------------------------------------------------------------------------------------------------- fingerprints
+
+
+def fingerprint(folder: Path, cache: Path, **settings: Any) -> str:
+    settings = {"cache_dir": str(cache), "workers": 1, "k1": 1.2, "b": 0.75, **settings}
+    return Folder(str(folder), **settings).fingerprint()
+
+
+def test_the_fingerprint_names_what_is_ranked(small_folder: Path, cache: Path) -> None:
+    base = fingerprint(small_folder, cache)
+    assert fingerprint(small_folder, cache) == base
+    others: list[dict[str, Any]] = [
+        {"k1": 0.9},
+        {"b": 0.4},
+        {"depth": 10},
+        {"max_doc_tokens": 5},
+        {"development_queries": 30},
+    ]
+    assert len({base, *(fingerprint(small_folder, cache, **one) for one in others)}) == 6
+
+
+def test_the_fingerprint_sees_another_run_at_the_same_place(small_folder: Path, cache: Path, tmp_path: Path) -> None:
+    queries = [f"{name}{i}" for name, count in (("train", 300), ("dev", 60), ("test", 40)) for i in range(count)]
+    run = write_lines(tmp_path / "other.run", [f"{query} Q0 D1 1 2.0 x" for query in queries])
+    before = fingerprint(small_folder, cache, candidates=str(run))
+    write_lines(run, [f"{query} Q0 D2 1 20.0 x" for query in queries])
+    assert fingerprint(small_folder, cache, candidates=str(run)) != before
+
+
+# -------------------------------------------------------------------------------------------------------- mistakes
+
+
+def test_paths_that_are_not_there_are_one_clear_line(small_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^give the folder of the data with --data\.path DIR$"):
+        Folder()
+    with pytest.raises(UserError, match=r"^--data\.path: there is no folder .*/nowhere$"):
+        MSMarco("passage", str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match=r"^--data\.candidates: there is no file or folder .*/nowhere\.run$"):
+        Folder(str(small_folder), candidates=str(tmp_path / "nowhere.run"))
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("depth", 0),
+        ("depth", -1),
+        ("max_doc_tokens", 0),
+        ("k1", -0.5),
+        ("b", 1.5),
+        ("workers", -1),
+        ("test_queries", -1),
+    ],
+)
+def test_a_setting_that_cannot_be_meant_is_named(small_folder: Path, flag: str, value: Any) -> None:
+    with pytest.raises(UserError, match=rf"--data\.{flag}"):
+        Folder(str(small_folder), **{flag: value})
+
+
+def test_a_field_that_is_not_there_is_named(data: Folder) -> None:
+    with pytest.raises(UserError, match="there is no field 'stems': choose one of word, lemm, word_all, bwps"):
+        data.prepared.field("stems")

@@ -1,0 +1,164 @@
+"""Measures by hand and by ``pytrec_eval``; every judged query counts."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import pytrec_eval
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluation.measures import MRR, NDCG, Measured, main_measure, measure, per_query_tsv, recall_at
+from lexical.index.ragged import offsets_of
+from lexical.ranking.trec_run import Run
+
+Qrels = list[tuple[str, str, int]]
+
+
+def run_of(text: str) -> Run:
+    """A run from lines ``query: document document ...``, best first, all scores equal."""
+    rows = [line.split(":") for line in text.split("\n") if line.strip()]
+    documents = [row[1].split() for row in rows]
+    flat = [document for row in documents for document in row]
+    offsets = offsets_of(np.array([len(row) for row in documents], np.int64))
+    return Run([row[0].strip() for row in rows], offsets, pa.array(flat, pa.string()), np.ones(len(flat), np.float32))
+
+
+def qrels_of(text: str) -> Qrels:
+    """Judgements from TREC lines ``query 0 document grade``."""
+    lines = [line.split() for line in text.split("\n") if line.strip()]
+    return [(query, document, int(grade)) for query, _, document, grade in lines]
+
+
+def values(run: Run, qrels: Qrels, name: str) -> dict[str, float]:
+    (measured,) = measure(run, qrels, [name])
+    assert measured.measure == name
+    return measured.per_query
+
+
+QRELS = qrels_of("""
+    first   0 d1 1
+    third   0 d1 1
+    third   0 d9 1
+    graded0 0 d1 0
+    unfound 0 d8 1
+    empty   0 d1 1
+    missing 0 d1 1
+""")
+RUN = run_of("""
+    first: d1 d2 d3
+    third: d3 d2 d1
+    graded0: d1 d2
+    unfound: d1 d2 d3
+    empty:
+    unjudged: d1
+""")
+
+
+def test_reciprocal_ranks_by_hand() -> None:
+    """Not relevant, not found, an empty list and a missing query are all 0; a query without judgements is no query."""
+    assert values(RUN, QRELS, MRR) == pytest.approx(
+        {"first": 1.0, "third": 1 / 3, "graded0": 0.0, "unfound": 0.0, "empty": 0.0, "missing": 0.0}
+    )
+    (measured,) = measure(RUN, QRELS, [MRR])
+    assert measured.mean == pytest.approx((1 + 1 / 3) / 6)
+
+
+def test_recall_by_hand() -> None:
+    found = {"first": 1.0, "third": 0.5, "graded0": 0.0, "unfound": 0.0, "empty": 0.0, "missing": 0.0}
+    assert values(RUN, QRELS, "recall@3") == pytest.approx(found)
+    assert values(RUN, QRELS, "recall@1000") == pytest.approx(found)
+    assert values(RUN, QRELS, "recall@2") == pytest.approx({**found, "third": 0.0})
+
+
+def test_graded_ndcg_by_hand() -> None:
+    """Gain = grade, discount = log2(1 + rank); the grade-1 document that is not found is part of the ideal."""
+    qrels = qrels_of("""
+        q 0 d1 2
+        q 0 d2 0
+        q 0 d3 3
+        q 0 d4 1
+    """)
+    found = 2 / math.log2(2) + 3 / math.log2(4)
+    ideal = 3 / math.log2(2) + 2 / math.log2(3) + 1 / math.log2(4)
+    assert values(run_of("q: d1 d2 d3"), qrels, NDCG) == pytest.approx({"q": found / ideal})
+    assert values(run_of("q: d3 d1 d4 d2"), qrels, NDCG) == pytest.approx({"q": 1.0})
+
+
+def test_ndcg_ends_at_rank_10_and_mrr_does_not() -> None:
+    run, qrels = run_of("q: " + " ".join(f"d{rank}" for rank in range(1, 1001))), [("q", "d11", 1)]
+    assert values(run, qrels, NDCG) == {"q": 0.0}
+    assert values(run, qrels, MRR) == pytest.approx({"q": 1 / 11})
+    assert values(run, [("q", "d1000", 1)], MRR) == pytest.approx({"q": 0.001})
+
+
+@pytest.mark.parametrize("order", ["a b c d", "d c b a", "b d a c"])
+def test_equal_scores_are_ranked_as_the_run_lists_them(order: str) -> None:
+    """trec_eval would sort ties by id downwards, ir-measures' RR@10 another way; the run's own order stands."""
+    run = run_of(f"q: {order}")
+    for document in "abcd":
+        rank = 1 + order.split().index(document)
+        assert values(run, [("q", document, 1)], MRR) == pytest.approx({"q": 1 / rank})
+        assert values(run, [("q", document, 1)], NDCG) == pytest.approx({"q": 1 / math.log2(1 + rank)})
+
+
+def test_several_measures_come_in_the_order_asked_for() -> None:
+    names = [recall_at(2), MRR, NDCG]
+    assert [one.measure for one in measure(RUN, QRELS, names)] == ["recall@2", "MRR", "nDCG@10"]
+
+
+def test_a_run_that_finds_nothing_at_all_is_0_for_every_query() -> None:
+    for one in measure(run_of("first:\nthird:"), QRELS, [MRR, NDCG, "recall@10"]):
+        assert list(one.per_query) == ["first", "third", "graded0", "unfound", "empty", "missing"]
+        assert set(one.per_query.values()) == {0.0} and one.mean == 0.0
+
+
+class Judged(NamedTuple):
+    scores: dict[str, dict[str, float]]  # query -> document -> score, without ties
+    grades: dict[str, dict[str, int]]
+
+
+@st.composite
+def judged_runs(draw: st.DrawFn) -> Judged:
+    documents = [f"d{number}" for number in range(30)]
+    scores, grades = {}, {}
+    for query in ("q1", "q2", "q3"):
+        listed = draw(st.lists(st.sampled_from(documents), min_size=1, max_size=25, unique=True))
+        placed = draw(st.permutations(range(len(listed))))
+        scores[query] = {document: place / 4 for document, place in zip(listed, placed, strict=True)}
+        grades[query] = draw(st.dictionaries(st.sampled_from(documents), st.integers(0, 3), min_size=1, max_size=12))
+    return Judged(scores, grades)
+
+
+@settings(deadline=None, max_examples=100)
+@given(judged=judged_runs())
+def test_values_equal_those_of_pytrec_eval(judged: Judged) -> None:
+    ranked = {query: sorted(found, key=found.__getitem__, reverse=True) for query, found in judged.scores.items()}
+    run = run_of("\n".join(f"{query}: {' '.join(found)}" for query, found in ranked.items()))
+    qrels = [(query, document, grade) for query, row in judged.grades.items() for document, grade in row.items()]
+    names = {MRR: "recip_rank", NDCG: "ndcg_cut_10", "recall@5": "recall_5", "recall@20": "recall_20"}
+    reference = pytrec_eval.RelevanceEvaluator(judged.grades, set(names.values())).evaluate(judged.scores)
+    for one in measure(run, qrels, list(names)):
+        expected = {query: row[names[one.measure]] for query, row in reference.items()}
+        assert one.per_query == pytest.approx(expected, abs=1e-6)
+        assert one.mean == pytest.approx(sum(expected.values()) / 3, abs=1e-6)
+
+
+def test_the_main_measure_follows_the_judgements() -> None:
+    assert main_measure(graded=False) == "MRR"
+    assert main_measure(graded=True) == "nDCG@10"
+
+
+def test_per_query_values_as_a_table() -> None:
+    measured = [Measured("MRR", {"q2": 1 / 3, "q1": 1.0}), Measured("recall@10", {"q2": 0.5, "q1": 0.0})]
+    assert per_query_tsv(measured) == (
+        "query\tmeasure\tvalue\n"
+        "q2\tMRR\t0.333333\n"
+        "q1\tMRR\t1.000000\n"
+        "q2\trecall@10\t0.500000\n"
+        "q1\trecall@10\t0.000000\n"
+    )

@@ -1,0 +1,85 @@
+"""The learning rate of an optimiser step, and how the pairs of a step are shared, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from lexical.errors import UserError
+from lightning_modules.neural_model1.ranker import NNModel1
+from lightning_modules.neural_ranker import rate_factor
+
+
+@pytest.mark.parametrize(
+    ("step", "factor"),
+    [(0, 0.0), (1, 0.1), (5, 0.5), (10, 1.0), (11, 1.0), (49, 1.0), (50, 0.9), (99, 0.9)],
+)
+def test_the_rate_grows_over_a_tenth_of_the_steps_and_falls_after_an_epoch(step: int, factor: float) -> None:
+    assert rate_factor(step, total=100, per_epoch=50, warmup=0.1, epoch_decay=0.9) == pytest.approx(factor)
+
+
+def test_a_warm_up_longer_than_an_epoch_is_multiplied_by_the_decay() -> None:
+    factors = [rate_factor(step, total=20, per_epoch=4, warmup=0.5, epoch_decay=0.5) for step in range(20)]
+    expected = [step / 10 * 0.5 ** (step // 4) for step in range(10)] + [0.25] * 2 + [0.125] * 4 + [0.0625] * 4
+    assert factors == pytest.approx(expected)
+    assert factors[3:5] == pytest.approx([0.3, 0.2])
+
+
+def test_without_warm_up_the_first_step_has_the_full_rate() -> None:
+    assert [rate_factor(step, 4, 2, warmup=0.0, epoch_decay=0.5) for step in range(4)] == [1.0, 1.0, 0.5, 0.5]
+
+
+def test_a_warm_up_of_less_than_a_step_ends_with_the_first() -> None:
+    assert [rate_factor(step, 3, 3, warmup=0.1, epoch_decay=1.0) for step in range(3)] == [0.0, 1.0, 1.0]
+
+
+def test_a_warm_up_over_everything_ends_with_the_last_step() -> None:
+    assert rate_factor(9, total=10, per_epoch=10, warmup=1.0, epoch_decay=0.9) == pytest.approx(0.9)
+    assert rate_factor(10, total=10, per_epoch=10, warmup=1.0, epoch_decay=0.9) == pytest.approx(0.9)
+
+
+def test_a_cooldown_ends_at_zero_behind_the_last_step() -> None:
+    factors = [rate_factor(step, 10, 10, warmup=0.2, epoch_decay=1.0, cooldown=0.5) for step in range(11)]
+    assert factors == pytest.approx([0, 0.5, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2, 0])
+    assert rate_factor(5, 10, 10, warmup=0.0, epoch_decay=1.0, cooldown=1.0) == pytest.approx(0.5)
+
+
+# ------------------------------------------------------------------------------------------------ shared work
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "pairs_at_once", "processes", "at_once", "parts"),
+    [(32, None, 1, 32, 1), (32, None, 2, 16, 1), (32, 8, 1, 8, 4), (32, 8, 2, 8, 2), (32, 8, 4, 8, 1), (1, 1, 1, 1, 1)],
+)  # fmt: skip
+def test_the_pairs_of_a_step_are_divided(
+    batch_size: int, pairs_at_once: int | None, processes: int, at_once: int, parts: int
+) -> None:
+    model = NNModel1(batch_size=batch_size, pairs_at_once=pairs_at_once)
+    model.share_work(processes)
+    assert (model.at_once, model.parts) == (at_once, parts)
+    assert model.at_once * model.parts * processes == batch_size
+    assert model.trainer_settings()["accumulate_grad_batches"] == parts
+    options = model.needs().pairs
+    assert options is not None and (options.at_once, options.parts) == (at_once, parts)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "pairs_at_once", "processes"), [(32, None, 3), (32, 5, 1), (32, 64, 1), (32, 32, 2), (2, None, 4)]
+)
+def test_what_cannot_be_divided_is_refused(batch_size: int, pairs_at_once: int | None, processes: int) -> None:
+    model = NNModel1(batch_size=batch_size, pairs_at_once=pairs_at_once)
+    with pytest.raises(UserError, match=rf"^--model\.batch_size {batch_size} cannot be shared by {processes} process"):
+        model.share_work(processes)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("batch_size", 0), ("pairs_at_once", 0), ("learning_rate", 0.0), ("weight_decay", -1e-9), ("warmup", 1.1),
+        ("warmup", -0.1), ("epoch_decay", 0.0), ("epoch_decay", 1.1), ("margin", 0.0), ("patience", 0),
+        ("embedding", 0), ("projection", 0), ("hidden", [4]), ("hidden", [4, 0]), ("dropout", 1.0), ("p_self", -0.1),
+        ("p_self", 1.0), ("start", 0.0),
+    ],
+)  # fmt: skip
+def test_a_setting_out_of_range_is_named(flag: str, value: float) -> None:
+    with pytest.raises(UserError, match=rf"^--model\.{flag} "):
+        NNModel1(**{flag: value})  # type: ignore[arg-type]
