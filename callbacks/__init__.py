@@ -1,0 +1,1 @@
+"""Lightning callbacks: what happens around a ranker while it is trained and tested."""

@@ -1,4 +1,4 @@
-"""When the weights of a training are saved, and what a continued one must know."""
+"""When the weights of a training are saved, and what a resumed training must know."""
 
 from __future__ import annotations
 
@@ -13,20 +13,40 @@ INTERVAL = timedelta(minutes=5)
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """best.ckpt, found again when the outputs have been moved."""
+    """best.ckpt: the weights of the epoch with the best validation MRR. Found again when the folder has been moved."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            folder, "best", monitor="val/mrr", mode="max", save_weights_only=True, enable_version_counter=False,
+            auto_insert_metric_name=False,
+        )  # fmt: skip
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         moved = {**state_dict, "dirpath": self.dirpath}
         if state_dict["best_model_path"]:
-            here = str(Path(str(self.dirpath)) / "best.ckpt")
-            best = {here: state_dict["best_model_score"]}
-            moved |= {"best_model_path": here, "kth_best_model_path": here, "best_k_models": best}
+            path = str(Path(str(self.dirpath)) / "best.ckpt")
+            best = {path: state_dict["best_model_score"]}
+            moved |= {"best_model_path": path, "kth_best_model_path": path, "best_k_models": best}
         super().load_state_dict(moved)
 
 
+class EpochCheckpoint(ModelCheckpoint):
+    """last.ckpt after each epoch."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "last", save_on_train_epoch_end=True, enable_version_counter=False)
+
+
 class StepCheckpoint(ModelCheckpoint):
-    """last.ckpt between two epochs' ends: never between two parts of an optimiser step, whose gradients no checkpoint
-    holds, and not at the last batch, after which a resumed training would not validate."""
+    """last.ckpt between the ends of two epochs: every `steps` optimiser steps, or every five minutes.
+
+    Never between two parts of an optimiser step, whose gradients no checkpoint holds, and not at the last batch, after
+    which a resumed training would not validate.
+    """
+
+    def __init__(self, folder: Path, steps: int | None = None) -> None:
+        interval: Any = {"every_n_train_steps": steps} if steps else {"train_time_interval": INTERVAL}
+        super().__init__(folder, "last", **interval, enable_version_counter=False)
 
     def on_train_batch_end(self, trainer: L.Trainer, *rest: Any) -> None:
         loop = trainer.fit_loop.epoch_loop
@@ -35,17 +55,13 @@ class StepCheckpoint(ModelCheckpoint):
 
 
 class Patience(EarlyStopping):
-    """A training that had stopped early, and was killed before it was saved, does not go on."""
+    """Early stopping that also holds for a training that had stopped early and was killed before it was saved."""
 
     def on_fit_start(self, trainer: L.Trainer, *_: Any) -> None:
         if self.wait_count >= self.patience:
             trainer.should_stop = True
 
 
-def last_checkpoints(directory: Path, steps: int | None = None) -> list[L.Callback]:
-    """last.ckpt after each epoch, and between every `steps` optimiser steps, or every five minutes."""
-    between: dict[str, Any] = {"every_n_train_steps": steps} if steps else {"train_time_interval": INTERVAL}
-    return [
-        ModelCheckpoint(directory, "last", save_on_train_epoch_end=True, enable_version_counter=False),
-        StepCheckpoint(directory, "last", **between, enable_version_counter=False),
-    ]
+def last_checkpoints(folder: Path, steps: int | None = None) -> list[L.Callback]:
+    """Return the callbacks that keep last.ckpt up to date."""
+    return [EpochCheckpoint(folder), StepCheckpoint(folder, steps)]

@@ -1,1 +1,16 @@
-"""Text -> fields -> index -> candidates -> pairs, lists, bitext."""
+"""The data modules, each a `LightningDataModule`: `L.Trainer().fit(model, PyDocs())` with any ranker."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {"Folder": "collections", "MSMarco": "collections", "PyDocs": "collections", "RetrievalData": "retrieval_data"}
+__all__ = list(_HOMES)  # noqa: PLE0605 - resolved by __getattr__
+
+
+def __getattr__(name: str) -> Any:
+    """Import a data module when it is first used: worker processes import this package without Lightning."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

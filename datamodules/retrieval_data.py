@@ -1,54 +1,65 @@
-"""The data modules: what `--data NAME` chooses, and what the trainer and the rankers get from it."""
+"""The base of all data modules: prepares a collection for a ranker and makes its batches.
+
+A data module asks the ranker that it serves, `trainer.lightning_module`, what it needs (`DataNeeds`). So the same data
+module trains, validates and tests any ranker, one after the other.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import re
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import lightning as L
 import numpy as np
 from torch.utils.data import ConcatDataset
 
 from datamodules.batches.bitext_blocks import BitextBlocks
-from datamodules.batches.epoch_loader import EpochLoader, ready_made
+from datamodules.batches.epoch_loader import Batches, EpochLoader
 from datamodules.batches.training_pairs import TrainingPairs
 from datamodules.cached_step import fingerprint
 from datamodules.candidates.dense import DenseSettings
-from datamodules.candidates.samples import TEST_CPU, TRAIN_FUSION_CPU
+from datamodules.candidates.samples import DEVELOPMENT_CPU, SAMPLES, TEST_CPU, TRAIN_FUSION_CPU, SampledSet
 from datamodules.preparation import Preparation
-from datamodules.ranked_sets import RankedSets
-from datamodules.text.analysis import LOOKUP, AnalysisSettings
+from datamodules.text.analysis import LOOKUP, WORD_PIECES, AnalysisSettings
 from datamodules.text.expansion import ExpandedTexts, existing_file
 from datamodules.text.prepared_fields import PreparationSettings, PreparedFields, TextSource
-from datamodules.text.query_sets import DEVELOPMENT, SPLIT_SEED, TEST, TRAIN_FUSION, TRAIN_MODELING, SplitSizes
-from datamodules.text.sources import IrDatasetsSource, Source, existing_folder, folder_source, official_source
-from datamodules.text.text_folder import FileTexts, PyDocsTexts
-from lexical.batches import Loader, Needs, QuerySample, RankingBatch, TuningBatch, ValidationBatch
+from datamodules.text.query_sets import DEVELOPMENT, SPLIT_SEED, TEST, TRAIN_FUSION, TRAIN_MODELING, QuerySet
+from lexical.batches import (
+    DataNeeds,
+    DevelopmentBatch,
+    EvaluationBatch,
+    EvaluationSet,
+    FusionBatch,
+    JointBatch,
+    RankingBatch,
+    ValidationBatch,
+)
 from lexical.bm25 import normalised_bm25
 from lexical.encoders import PACKAGED
 from lexical.errors import UserError, require
-from lexical.index.ragged import ragged
+from lexical.index.ragged import Ragged, ragged
 from lexical.ranking.order import RankedTask
 
-T = TypeVar("T")
+QUERIES_PER_RANKING_BATCH = 1024  # the more, the more query tokens they share; their T(q|d) are computed once
+SAMPLE_OF = {TRAIN_FUSION: TRAIN_FUSION_CPU, DEVELOPMENT: DEVELOPMENT_CPU}
 
 
-class RetrievalData(RankedSets, L.LightningDataModule):
+class RetrievalData(L.LightningDataModule):
     """Collection, query sets, fields, first stage and candidates of one data set.
 
     Args:
         name: folder name under the cache and the outputs.
         texts: where collection and queries come from.
         cache_dir: prepared data goes here.
-        workers: processes that tokenise; 0 means one a core.
+        workers: processes that tokenise; 0 means one per core.
         depth: candidates kept for each query.
         k1: BM25 parameter of the first stage; tuned on development when not given.
         b: BM25 parameter of the first stage; tuned on development when not given.
         candidates: a TREC run (or a folder with QUERY_SET.run) to use instead of the first stage.
-        expansion: a file of lines "document id, tab, text" (gz accepted), such as predicted queries, which are put
-            behind the documents in all fields that are indexed (max_doc_tokens counts both). BERT rankers read the
+        expansion: a file of lines "document id, tab, text" (gz accepted), such as predicted queries, which are appended
+            to the documents in all fields that are indexed (max_doc_tokens counts both). BERT rankers read the
             documents without it.
         first_stage: "bm25", "dense" (vectors of an encoder), or "hybrid": both, fused by rank.
         dense_encoder: whose mean-pooled vectors are searched: "packaged", a Hugging Face name, or a folder.
@@ -78,7 +89,7 @@ class RetrievalData(RankedSets, L.LightningDataModule):
     ) -> None:
         super().__init__()
         require(depth >= 1, "--data.depth", depth, "1 or more")
-        require(workers >= 0, "--data.workers", workers, "0 (one a core) or more")
+        require(workers >= 0, "--data.workers", workers, "0 (one per core) or more")
         require(max_doc_tokens is None or max_doc_tokens >= 1, "--data.max_doc_tokens", max_doc_tokens, "1 or more")
         require(k1 is None or k1 >= 0, "--data.k1", k1, "0 or more")
         require(b is None or 0 <= b <= 1, "--data.b", b, "between 0 and 1")
@@ -96,75 +107,130 @@ class RetrievalData(RankedSets, L.LightningDataModule):
         self.name: str = name
         if settings.candidates is not None and not settings.candidates.exists():
             raise UserError(f"--data.candidates: there is no file or folder {settings.candidates}")
-        cache = Path(cache_dir).expanduser()
-        self.unexpanded = PreparedFields(name, texts, settings, cache)
+        cache_folder = Path(cache_dir).expanduser()
+        self.unexpanded = PreparedFields(name, texts, settings, cache_folder)
         if expansion is not None:
             texts = ExpandedTexts(self.unexpanded, existing_file("--data.expansion", expansion))
-        self.prepared = Preparation(name, texts, settings, cache)
+        self.prepared = Preparation(name, texts, settings, cache_folder)
         if expansion is None:
             self.unexpanded = self.prepared
-        self.needs: Needs | None = None  # of the ranker that is to be trained; see `serve`
 
-    def serve(self, needs: Needs) -> None:
-        """What the ranker that is to be trained asks for."""
-        self.needs = needs
+    # --- Lightning's hooks
+
+    @property
+    def needs(self) -> DataNeeds:
+        """What the ranker needs that the trainer was given together with this data."""
+        ranker: Any = self.trainer.lightning_module if self.trainer is not None else None
+        if ranker is None:
+            raise UserError("batches are made for a ranker: trainer.fit(model, data), trainer.test(model, data), ...")
+        needs: DataNeeds = ranker.needs()
+        return needs
 
     def prepare_data(self) -> None:
-        """Everything on disk that training and ranking need; runs in one process, before any other starts."""
-        for field in self.needs.fields if self.needs else ():
+        """Put everything on disk that training and ranking need. Runs in one process, before any other starts."""
+        needs = self.needs if self.trainer is not None else None
+        for field in (*needs.fields, *needs.train_fields) if needs else ():
             self.prepared.field(field)
             self.sequences(field)
         for query_set in self.prepared.ranked_sets:
             self.prepared.candidates(query_set)
-        if self.needs and self.needs.pairs:
-            self.prepared.negatives(self.needs.pairs.negatives_from)
+        if needs and needs.pairs:
+            self.prepared.negatives(needs.pairs.negatives_from)
         self.prepared.forget_encoder()
 
-    # --- what rankers get
-
     def train_dataloader(self) -> Any:
-        return self._loader(self._asked.train)
+        needs = self.needs
+        fields = needs.train_fields or needs.fields
+        if needs.train == "candidates":
+            return Batches([self._development_batch(field, self.prepared.tuning_task()) for field in fields])
+        if needs.train == "development":
+            return Batches(self.development_batches(fields, needs.depth))
+        if needs.train == "fusion":
+            names = [TRAIN_FUSION, *([TRAIN_FUSION_CPU] if needs.sampled else [])]
+            return Batches([self._fusion_batch(name, needs) for name in names])
+        if needs.train == "pairs":
+            return self._pair_loader(needs)
+        blocks = [BitextBlocks(self.prepared, field, needs.bitext, self._process) for field in fields]
+        return Batches(ConcatDataset(blocks))
 
     def val_dataloader(self) -> Any:
-        return [] if self._asked.validation is None else self._loader(self._asked.validation)
+        """Development queries: a sample, divided among the processes, or all of them."""
+        needs = self.needs
+        if needs.validation is not None:
+            return Batches([self.validation_batch(needs, self._process)])
+        return Batches(self.evaluation_batches(DEVELOPMENT, needs))
+
+    def test_dataloader(self) -> Any:
+        """A loader for each query set that is evaluated."""
+        needs = self.needs
+        return [Batches(self.evaluation_batches(name, needs)) for name in self.evaluation_sets(needs.sampled)]
+
+    def predict_dataloader(self) -> Any:
+        return self.test_dataloader()
+
+    # --- what rankers ask for
+
+    def vocabulary(self, field: str) -> list[str]:
+        """Return the tokens of a field; token i is line i."""
+        return self.prepared.field(field).vocabulary()
+
+    def tokens_in_collection(self, field: str) -> np.ndarray:
+        """Return (vocabulary,) bool: the tokens that occur in the collection."""
+        return np.asarray(self.prepared.field(field).forward.document_frequency > 0)
+
+    def development_batches(self, fields: Sequence[str], depth: int) -> list[DevelopmentBatch]:
+        """Return all development queries with the candidates that will be re-ranked, once per field."""
+        task = self.ranked_task(DEVELOPMENT, depth)
+        return [self._development_batch(field, task) for field in fields]
+
+    def evaluation_batches(self, query_set: str, needs: DataNeeds) -> list[EvaluationBatch]:
+        """Return a judged query set, batch by batch; its sample for rankers that are measured on samples."""
+        name = SAMPLE_OF.get(query_set, query_set) if needs.sampled else query_set
+        task, queries = self.ranked_task(name, needs.depth), self.query_set(name)
+        depth = min(needs.depth, self.depth(name))
+        ids = self.prepared.collection.ids
+        whole = EvaluationSet(name, queries.ids, queries.qrels(), queries.graded, task, ids, depth)
+        rankings: list[Any] = self._ranking_batches(name, needs.fields[0], needs.depth)
+        if needs.joint:
+            rankings = self._joint_batches(name, needs.fields, needs.depth)
+        first_stage, batches, first = self.first_stage_scores(name, needs.depth), [], 0
+        for number, ranking in enumerate(rankings):
+            end = first + len(ranking.candidates.values)
+            batches.append(EvaluationBatch(whole, ranking, first_stage[first:end], number + 1 == len(rankings)))
+            first = end
+        return batches
+
+    def evaluation_sets(self, sampled: bool = False) -> list[str]:
+        """Return test, the further judged sets and the sample of test; with `sampled` that sample alone."""
+        others = (TRAIN_MODELING, TRAIN_FUSION, DEVELOPMENT, TEST)
+        complete = [] if sampled else [TEST, *(name for name in self.prepared.query_sets if name not in others)]
+        return [*complete, TEST_CPU]
+
+    def fingerprint(self) -> str:
+        """Return a hash that is equal for two runs that rank the same candidates of the same data."""
+        prepared = self.prepared
+        steps = [prepared.candidate_folder(name).name for name in prepared.ranked_sets]
+        field = prepared.field_folder(prepared.settings.first_stage_field)
+        return fingerprint([prepared.folder.name, field.name, prepared.first_stage_parameters, steps])
+
+    # --- training batches
 
     @property
-    def _asked(self) -> Needs:
-        if self.needs is None:
-            raise ValueError("say first what the ranker needs: serve(ranker.needs())")
-        return self.needs
-
-    @property
-    def _share(self) -> tuple[int, int]:
-        """(this process, all processes) of the training."""
+    def _process(self) -> tuple[int, int]:
+        """(rank, number of processes)"""
         return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
 
-    def _loader(self, kind: Loader) -> Any:
-        fields = self._asked.fields
-        if kind == "pool":
-            return ready_made([self._tuning_batch(field, self.prepared.tuning_task()) for field in fields])
-        if kind == "development":
-            task = self.prepared.ranked_task(DEVELOPMENT, self._asked.depth)
-            return ready_made([self._tuning_batch(field, task) for field in fields])
-        if kind == "pairs":
-            return self._pair_loader(fields[0])
-        if kind == "sample":
-            return ready_made([self.validation_batch(fields[0], self._share)])
-        if kind == "fusion":
-            sets = (TRAIN_FUSION, TRAIN_FUSION_CPU) if self._asked.sampled else (TRAIN_FUSION,)
-            return ready_made([self.fusion_batch(name, fields, self._asked.depth) for name in sets])
-        blocks = [BitextBlocks(self.prepared, field, self._asked.bitext, self._share) for field in fields]
-        return ready_made(ConcatDataset(blocks))
-
-    def _pair_loader(self, field: str) -> EpochLoader[Any]:
-        options, prepared = self._asked.pairs, self.prepared
+    def _pair_loader(self, needs: DataNeeds) -> EpochLoader[Any]:
+        options, prepared, field = needs.pairs, self.prepared, needs.fields[0]
         assert options is not None
-        queries, depth = prepared.query_tokens(TRAIN_MODELING, field), options.negatives_from
-        relevant = prepared.relevant_found(depth) if options.found_only else self.query_set(TRAIN_MODELING).relevant
-        forward = prepared.field(field).forward
-        negatives = prepared.negatives(depth)
-        pairs = TrainingPairs(forward, queries, relevant, negatives, options, self._share, self.sequences(field))
-        trainer = self.trainer
+        depth, trainer = options.negatives_from, self.trainer
+        relevant = self.query_set(TRAIN_MODELING).relevant
+        if options.retrieved_only:
+            relevant = prepared.relevant_found(depth)
+        pairs = TrainingPairs(
+            prepared.field(field).forward, prepared.query_tokens(TRAIN_MODELING, field), relevant,
+            prepared.negatives(depth), options, self._process, self.sequences(field),
+        )  # fmt: skip
 
         def position() -> tuple[int, int]:
             if trainer is None:
@@ -173,112 +239,97 @@ class RetrievalData(RankedSets, L.LightningDataModule):
 
         return EpochLoader(lambda epoch, number: options.collate(pairs.batch(epoch, number)), len(pairs), position)
 
-    def validation_batch(self, field: str, share: tuple[int, int] = (0, 1)) -> ValidationBatch:
-        """Development queries of this process: every query belongs to exactly one."""
-        sample = self.needs.sample if self.needs else QuerySample()
-        task = self.prepared.ranked_task(DEVELOPMENT, sample.depth)
+    def validation_batch(self, needs: DataNeeds, process: tuple[int, int] = (0, 1)) -> ValidationBatch:
+        """Return the sampled development queries of this process: every query belongs to exactly one."""
+        assert needs.validation is not None
+        field, sample = needs.fields[0], needs.validation
+        task = self.ranked_task(DEVELOPMENT, sample.depth)
         drawn = np.random.default_rng(SPLIT_SEED).permutation(task.candidates.rows)[: sample.queries]
-        numbers = np.sort(drawn)[share[0] :: share[1]]
+        numbers = np.sort(drawn)[process[0] :: process[1]]
         tokens = self.prepared.query_tokens(DEVELOPMENT, field)
-        mine = np.isin(task.candidates.row_numbers(), numbers)
+        of_process = np.isin(task.candidates.row_numbers(), numbers)
         queries, candidates = (ragged([rows.row(i) for i in numbers], np.int32) for rows in (tokens, task.candidates))
         ranking = RankingBatch(self.prepared.field(field).forward, queries, candidates, self.sequences(field))
-        return ValidationBatch(ranking, numbers, task.relevant[mine], task.id_order)
+        return ValidationBatch(ranking, numbers, task.relevant[of_process], task.id_order)
 
-    def _tuning_batch(self, field: str, task: RankedTask) -> TuningBatch:
-        prepared, first = self.prepared, self.prepared.settings.first_stage_field
-        bm25 = normalised_bm25(
-            prepared.field(first).forward,
-            prepared.query_tokens(DEVELOPMENT, first),
+    def _development_batch(self, field: str, task: RankedTask) -> DevelopmentBatch:
+        prepared, first_field = self.prepared, self.prepared.settings.first_stage_field
+        first_stage = normalised_bm25(
+            prepared.field(first_field).forward,
+            prepared.query_tokens(DEVELOPMENT, first_field),
             task.candidates,
             prepared.first_stage_parameters,
         )
-        own = prepared.field(field)
         queries = prepared.query_tokens(DEVELOPMENT, field)
-        return TuningBatch(field, own.vocabulary(), own.forward, queries, task, bm25)
+        forward = prepared.field(field).forward
+        return DevelopmentBatch(field, self.vocabulary(field), forward, queries, task, first_stage)
 
-    def fingerprint(self) -> str:
-        """Equal for two runs that rank the same candidates of the same data."""
-        prepared = self.prepared
-        steps = [prepared.candidate_folder(name).name for name in prepared.ranked_sets]
-        field = prepared.field_folder(prepared.settings.first_stage_field)
-        return fingerprint([prepared.folder.name, field.name, prepared.first_stage_parameters, steps])
+    def _fusion_batch(self, query_set: str, needs: DataNeeds) -> FusionBatch:
+        batches = self._joint_batches(query_set, needs.fields, needs.depth)
+        return FusionBatch(query_set, batches, self.ranked_task(query_set, needs.depth))
 
-    def evaluation_sets(self, sampled: bool = False) -> list[str]:
-        """test, the further judged sets and the sample of test; `sampled`: that sample alone."""
-        others = (TRAIN_MODELING, TRAIN_FUSION, DEVELOPMENT, TEST)
-        whole = [] if sampled else [TEST, *(name for name in self.prepared.query_sets if name not in others)]
-        return [*whole, TEST_CPU]
+    # --- query sets and their candidates; samples (see `candidates.samples`) have names like any other set
 
+    def query_set(self, name: str) -> QuerySet:
+        return self._sampled(name) if name in SAMPLES else self.prepared.query_sets[name]
 
-class PyDocs(RetrievalData):
-    """The embedded data: docstrings of the packages in requirements.txt.
+    def ranked_task(self, query_set: str, depth: int) -> RankedTask:
+        """Return the `depth` best candidates of every query, with what is needed to judge a ranking of them."""
+        if query_set not in SAMPLES:
+            return self.prepared.ranked_task(query_set, depth)
+        sample = SAMPLES[query_set]
+        return self._sampled(query_set).task(self.prepared.ranked_task(sample.of, min(depth, sample.depth)))
 
-    Args:
-        granularity: "passage" (the docstring) or "page" (the class or module it stands in).
-    """
+    def depth(self, query_set: str) -> int:
+        """Return the most candidates of a query: as configured, or the longest list of an external run."""
+        if query_set in SAMPLES:
+            return min(SAMPLES[query_set].depth, self.depth(SAMPLES[query_set].of))
+        settings = self.prepared.settings
+        if settings.candidates is None:
+            return settings.depth
+        return int(self.prepared.candidates(query_set).candidates.lengths().max())
 
-    def __init__(self, granularity: Literal["passage", "page"] = "passage", workers: int = 0, **kwargs) -> None:  # type: ignore[no-untyped-def]
-        name = {"passage": "pydocs_passage", "page": "pydocs_doc"}[granularity]
-        super().__init__(name, PyDocsTexts(granularity, workers), workers=workers, **kwargs)
+    def sequences(self, field: str) -> Ragged:
+        """Return the documents as an encoder reads them: word pieces without the expansion, which is for the index."""
+        fields = self.unexpanded if field == WORD_PIECES else self.prepared
+        return fields.field(field).sequences
 
+    @cache  # noqa: B019 - lives as long as the program; every fused row needs it
+    def first_stage_scores(self, query_set: str, depth: int) -> np.ndarray:
+        """Return (pairs,) BM25 of the first-stage field divided by the sum of query idf values."""
+        parts = [self.score_first_stage(batch) for batch in self.first_stage_batches(query_set, depth)]
+        scores = np.concatenate(parts) if parts else np.zeros(0, np.float32)
+        scores.setflags(write=False)
+        return scores
 
-class Folder(RetrievalData):
-    """Any folder in the MS MARCO layout.
+    def first_stage_batches(self, query_set: str, depth: int) -> list[RankingBatch]:
+        return self._ranking_batches(query_set, self.prepared.settings.first_stage_field, depth)
 
-    Args:
-        path: the folder with collection.tsv, queries.{train,dev,test}.tsv and qrels.{train,dev,test}.tsv.
-        train_fusion_queries: training queries that learn fusion weights (default: 10%, at most 20,000).
-        development_queries: queries to tune on (default: all of dev, or half of it where there is no test).
-        test_queries: queries to measure on (default: all of test, or the other half of dev).
-    """
+    def score_first_stage(self, batch: RankingBatch) -> np.ndarray:
+        return normalised_bm25(*batch[:3], self.prepared.first_stage_parameters)
 
-    def __init__(  # type: ignore[no-untyped-def]
-        self,
-        path: str | None = None,
-        train_fusion_queries: int | None = None,
-        development_queries: int | None = None,
-        test_queries: int | None = None,
-        **kwargs,
-    ) -> None:
-        folder = existing_folder(path)
-        digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:6]
-        sizes = _sizes(train_fusion_queries, development_queries, test_queries)
-        texts = FileTexts(folder_source(folder), "collection.tsv", sizes)
-        base = re.sub(r"[^\w.-]", "_", folder.resolve().name)
-        super().__init__(f"folder-{base}-{digest}", texts, **kwargs)
+    @cache  # noqa: B019 - timing a row must not time the opening of files
+    def _ranking_batches(self, query_set: str, field: str, depth: int) -> list[RankingBatch]:
+        tokens, candidates = self._query_tokens(query_set, field), self.ranked_task(query_set, depth).candidates
+        forward, sequences = self.prepared.field(field).forward, self.sequences(field)
+        batches = []
+        for first in range(0, candidates.rows, QUERIES_PER_RANKING_BATCH):
+            rows = (ragged.rows_between(first, first + QUERIES_PER_RANKING_BATCH) for ragged in (tokens, candidates))
+            batches.append(RankingBatch(forward, *rows, sequences))
+        return batches
 
+    def _joint_batches(self, query_set: str, fields: Sequence[str], depth: int) -> list[JointBatch]:
+        id_order = np.asarray(self.prepared.collection.id_order)
+        by_field = [self._ranking_batches(query_set, field, depth) for field in fields]
+        return [
+            JointBatch(dict(zip(fields, batches, strict=True)), id_order) for batches in zip(*by_field, strict=True)
+        ]
 
-class MSMarco(RetrievalData):
-    """MS MARCO v1 with TREC DL 2019/2020: the official files of a local folder, or ``ir_datasets``.
+    def _query_tokens(self, query_set: str, field: str) -> Ragged:
+        if query_set not in SAMPLES:
+            return self.prepared.query_tokens(query_set, field)
+        return self._sampled(query_set).of_whole(self.prepared.query_tokens(SAMPLES[query_set].of, field))
 
-    Args:
-        kind: "passage" or "document".
-        path: folder of the official files (gz accepted); without it ir_datasets downloads them.
-        train_fusion_queries: training queries that learn fusion weights.
-        development_queries: queries to tune on.
-        test_queries: queries to measure on.
-    """
-
-    def __init__(  # type: ignore[no-untyped-def]
-        self,
-        kind: Literal["passage", "document"] = "passage",
-        path: str | None = None,
-        train_fusion_queries: int | None = None,
-        development_queries: int | None = None,
-        test_queries: int | None = None,
-        **kwargs,
-    ) -> None:
-        source: Source = IrDatasetsSource(f"msmarco-{kind}")
-        if path is not None:
-            source = official_source(existing_folder(path), kind)
-        sizes = _sizes(train_fusion_queries, development_queries, test_queries)
-        name = {"passage": "msmarco_passage", "document": "msmarco_doc"}[kind]
-        super().__init__(name, FileTexts(source, f"MS MARCO {kind} collection", sizes), **kwargs)
-
-
-def _sizes(train_fusion: int | None, development: int | None, test: int | None) -> SplitSizes:
-    sizes = SplitSizes(train_fusion, development, test)
-    for name, size in sizes._asdict().items():
-        require(size is None or size >= 1, f"--data.{name}_queries", size, "1 or more")
-    return sizes
+    @cache  # noqa: B019
+    def _sampled(self, name: str) -> SampledSet:
+        return SampledSet(self.prepared.query_sets[SAMPLES[name].of], name)

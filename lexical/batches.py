@@ -1,9 +1,12 @@
-"""What travels between the data and the rankers: what a ranker asks for, and the batches that it gets."""
+"""What travels between data modules and rankers: what a ranker requires of the data, and the batches that it gets.
+
+A data module and a ranker know each other through this file only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,49 +15,63 @@ from lexical.index.ragged import Ragged
 from lexical.model1.bitext import DEFAULT_OPTIONS, Bitext, BitextOptions
 from lexical.ranking.order import RankedTask
 
-NOT_HIDDEN = -100  # the label that torch's cross entropy passes over
-Loader = Literal["pool", "development", "bitext", "pairs", "sample", "fusion"]
+NOT_HIDDEN = -100  # torch's cross entropy skips this label
+TrainingData = Literal["bitext", "candidates", "development", "fusion", "pairs"]
 
 
 class PairOptions(NamedTuple):
-    """How training pairs come: queries, each with a relevant and a non-relevant document."""
+    """How training pairs are drawn: queries, each with a relevant and a non-relevant document."""
 
-    seed: int  # which pairs are drawn, and in which order
-    at_once: int  # pairs of a batch
+    seed: int  # decides which pairs are drawn, and their order
+    pairs_at_once: int  # pairs of a batch
     parts: int  # batches of an optimiser step that one process computes one after the other
-    collate: Callable[[RankingBatch], Any]  # makes of a batch what the ranker computes with; runs in a thread, ahead
-    queries: int | None = None  # training queries of an epoch, a fixed sample; all when None
-    negatives_from: int = 500  # first-stage candidates of a query that its 20 non-relevant documents are drawn from
-    found_only: bool = False  # relevant documents that are not among those candidates are no examples
+    collate: Callable[[RankingBatch], Any]  # converts a batch for the ranker; runs ahead in a thread
+    queries: int | None = None  # training queries of an epoch, a fixed sample; None: all
+    negatives_from: int = 500  # the 20 negatives of a query are drawn from its best candidates, up to this rank
+    retrieved_only: bool = False  # positives that are not among those candidates are not used
 
 
-class QuerySample(NamedTuple):
-    """The development queries that a training is watched on."""
+class ValidationSample(NamedTuple):
+    """The development queries that are scored after each epoch."""
 
     queries: int = 500
-    depth: int = 100  # candidates of each
+    depth: int = 100  # candidates of each query
 
 
-class Needs(NamedTuple):
-    """What a ranker asks of the data before it is trained.
+class DataNeeds(NamedTuple):
+    """What a ranker requires of the data.
 
-    pool: one `TuningBatch` a field, development queries with the candidates of an untuned first stage.
-    development: one `TuningBatch` a field, development queries with the candidates that will be re-ranked.
-    bitext: `BitextBatch`es of the training queries and their relevant documents, for each field.
-    pairs: what `pairs.collate` makes of `RankingBatch`es; the candidates are a relevant and a non-relevant document.
-    sample: one `ValidationBatch` for each process, of a fixed sample of the development queries.
-    fusion: a `FusionBatch` of the queries that fusion weights are learned on; with `sampled` a second one, of a small
-        sample of them.
+    train: what `train_dataloader` yields:
+        bitext       `BitextBatch`es of the training queries and their relevant documents, field by field
+        candidates   a `DevelopmentBatch` for each field, with the candidates of an untuned first stage
+        development  a `DevelopmentBatch` for each field, with the candidates that will be re-ranked
+        fusion       a `FusionBatch`; with `sampled` a second one, of a small sample
+        pairs        what `pairs.collate` returns for `RankingBatch`es of one positive and one negative a query
     """
 
-    fields: tuple[str, ...]
-    train: Loader
-    validation: Loader | None = None
-    depth: int = 1000  # candidates of a development query
+    fields: tuple[str, ...]  # that it scores: one, or several with `joint`
+    train: TrainingData
+    depth: int = 1000  # candidates of a query
+    train_fields: tuple[str, ...] = ()  # that it is trained on, if not these
+    joint: bool = False  # batches hold all fields side by side (`JointBatch`)
+    sampled: bool = False  # too slow for whole query sets: measured on fixed samples of them
     bitext: BitextOptions = DEFAULT_OPTIONS
     pairs: PairOptions | None = None
-    sample: QuerySample = QuerySample()
-    sampled: bool = False  # also a sample that a slow ranker can score
+    validation: ValidationSample | None = None  # None: all development queries
+
+
+class RankerData(Protocol):
+    """What rankers ask of `trainer.datamodule` beside the dataloaders."""
+
+    def vocabulary(self, field: str) -> list[str]: ...
+
+    def tokens_in_collection(self, field: str) -> np.ndarray:
+        """(vocabulary,) bool: the tokens that occur in the collection."""
+        ...
+
+    def development_batches(self, fields: Sequence[str], depth: int) -> list[DevelopmentBatch]: ...
+
+    def evaluation_batches(self, query_set: str, needs: DataNeeds) -> list[EvaluationBatch]: ...
 
 
 class RankingBatch(NamedTuple):
@@ -63,10 +80,10 @@ class RankingBatch(NamedTuple):
     forward: ForwardIndex  # of the ranker's field; memory-mapped, shared by all batches
     queries: Ragged  # token ids of the field, -1 for unknown words
     candidates: Ragged  # document rows
-    sequences: Ragged | None = None  # the documents' tokens in the order of the text; for rankers that read them
+    sequences: Ragged | None = None  # the documents' tokens in the order of the text, for rankers that read them
 
     def pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(query tokens, document tokens), both in the order of the text, of every candidate."""
+        """Yield (query tokens, document tokens), both in the order of the text, for every candidate."""
         assert self.sequences is not None
         for row in range(self.queries.rows):
             for document in self.candidates.row(row):
@@ -77,11 +94,32 @@ class JointBatch(NamedTuple):
     """The same queries and candidates in several fields."""
 
     fields: dict[str, RankingBatch]
-    id_order: np.ndarray  # (documents,) place of a document in the order of ids: the tie rule
+    id_order: np.ndarray  # (documents,) rank of a document's id among the sorted ids: the tie rule
 
     @property
     def candidates(self) -> Ragged:
         return next(iter(self.fields.values())).candidates
+
+
+class EvaluationSet(NamedTuple):
+    """A judged query set with the candidates that are ranked."""
+
+    name: str
+    query_ids: Sequence[str]
+    qrels: Sequence[tuple[str, str, int]]  # (query id, document id, grade)
+    graded: bool  # grades above 1: measured by nDCG@10 instead of MRR
+    task: RankedTask
+    document_ids: Callable[[np.ndarray], Any]  # document rows -> Arrow array of ids
+    depth: int  # candidates of a query, at most
+
+
+class EvaluationBatch(NamedTuple):
+    """Some queries of an evaluation set, in its order."""
+
+    query_set: EvaluationSet
+    ranking: RankingBatch | JointBatch
+    first_stage: np.ndarray  # (pairs,) normalised BM25 of the first stage
+    last: bool  # no batch of this query set follows
 
 
 class FusionBatch(NamedTuple):
@@ -92,15 +130,15 @@ class FusionBatch(NamedTuple):
     task: RankedTask  # of all batches together
 
 
-class TuningBatch(NamedTuple):
-    """A judged query set to choose parameters on."""
+class DevelopmentBatch(NamedTuple):
+    """All development queries in one field, to choose parameters on."""
 
     field: str
-    vocabulary: list[str]  # token i of the field
+    vocabulary: list[str]
     forward: ForwardIndex
     queries: Ragged
     task: RankedTask
-    first_stage: np.ndarray  # (pairs,) BM25 of the first stage, normalised: what the ranker is fused with
+    first_stage: np.ndarray  # (pairs,) normalised BM25 of the first stage
 
 
 class BitextBatch(NamedTuple):
@@ -112,19 +150,19 @@ class BitextBatch(NamedTuple):
 
 
 class ValidationBatch(NamedTuple):
-    """Judged queries to measure on while training."""
+    """Judged queries of this process to measure on while training."""
 
     ranking: RankingBatch
-    numbers: np.ndarray  # (queries,) the number of a query in its set
+    numbers: np.ndarray  # (queries,) position of a query in its set
     relevant: np.ndarray  # (pairs,) bool
-    id_order: np.ndarray  # (documents,) place of a document in the order of ids: the tie rule
+    id_order: np.ndarray  # (documents,) rank of a document's id among the sorted ids: the tie rule
 
 
 class SentenceBatch(NamedTuple):
-    """Sequences [CLS] A [SEP] B [SEP] for the pretraining of an encoder, padded."""
+    """Padded sequences [CLS] A [SEP] B [SEP] for the pretraining of an encoder."""
 
     tokens: np.ndarray  # (sequences, longest) int64
     types: np.ndarray  # (sequences, longest) int64: 1 in B
     mask: np.ndarray  # (sequences, longest) int64: 0 in the padding
-    labels: np.ndarray  # (sequences, longest) int64: the hidden pieces, elsewhere NOT_HIDDEN
+    labels: np.ndarray  # (sequences, longest) int64: the hidden pieces, NOT_HIDDEN elsewhere
     follows: np.ndarray  # (sequences,) int64: 0 where B follows A, 1 where it does not, as in BERT

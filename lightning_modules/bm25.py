@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
-import torch
 
-from lexical.batches import Needs, RankingBatch, TuningBatch
+from lexical.batches import DevelopmentBatch, RankingBatch
 from lexical.bm25 import BM25Parameters, Trial, normalised_bm25, search_space, tune
 from lexical.errors import require
 from lexical.evidence import Evidence, bm25_evidence
-from lightning_modules.lexical_ranker import LexicalRanker
+from lightning_modules.ranker import Ranker
 
 
-class BM25(LexicalRanker):
+class BM25(Ranker):
     """BM25 of one field, divided by the sum of the query's idf values.
 
     Args:
@@ -25,9 +25,7 @@ class BM25(LexicalRanker):
         rerank_depth: candidates of a query that are re-ranked.
     """
 
-    explains = True
-    k1: torch.Tensor
-    b: torch.Tensor
+    explains = single_process = True
 
     def __init__(
         self,
@@ -41,33 +39,36 @@ class BM25(LexicalRanker):
         require(k1 is None or 0 <= k1 < math.inf, "--model.k1", k1, "0 or more")
         require(b is None or 0 <= b <= 1, "--model.b", b, "between 0 and 1")
         self.given = (k1, b)
-        self.register_buffer("k1", torch.tensor(math.nan if k1 is None else k1, dtype=torch.float64))
-        self.register_buffer("b", torch.tensor(math.nan if b is None else b, dtype=torch.float64))
-
-    def needs(self) -> Needs:
-        return Needs((self.field,), train="pool")
+        self.parameters_found = None if k1 is None or b is None else BM25Parameters(k1, b)
 
     @property
-    def parameters_found(self) -> BM25Parameters:
-        found = BM25Parameters(float(self.k1), float(self.b))
-        if math.isnan(found.k1) or math.isnan(found.b):
-            raise ValueError("k1 and b have not been tuned yet: train this ranker first")
-        return found
+    def is_trained(self) -> bool:
+        return self.parameters_found is not None
 
-    def training_step(self, batch: TuningBatch, batch_idx: int) -> None:  # noqa: ARG002
-        """Tries the grid of settings and keeps the best."""
-        k1, b = self.given
+    def training_step(self, batch: DevelopmentBatch, batch_idx: int) -> None:  # noqa: ARG002
+        """Try a grid of settings and keep the best one."""
         trials: list[Trial] = []
-        if k1 is None or b is None:
-            best = tune(batch.forward, batch.queries, batch.task, trials.append, *search_space(k1, b))
-            self.k1.fill_(best.k1)
-            self.b.fill_(best.b)
+        if None in self.given:
+            grid = search_space(*self.given)
+            self.parameters_found = tune(batch.forward, batch.queries, batch.task, trials.append, *grid)
         for step, trial in enumerate(trials):
             values = {"tune/k1": trial.parameters.k1, "tune/b": trial.parameters.b, "tune/mrr": trial.mrr}
-            self.record(step, values)
+            self.log_metrics(step, values)
+        self.stop_training()
 
     def score(self, batch: RankingBatch) -> np.ndarray:
+        assert self.parameters_found is not None
         return normalised_bm25(*batch[:3], self.parameters_found)
 
     def evidence(self, batch: RankingBatch) -> list[Evidence]:
+        assert self.parameters_found is not None
         return [bm25_evidence(batch.forward, *pair, self.parameters_found) for pair in batch.pairs()]
+
+    def learned(self) -> dict[str, Any]:
+        return {} if self.parameters_found is None else self.parameters_found._asdict()
+
+    def load_learned(self, learned: dict[str, Any]) -> None:
+        self.parameters_found = BM25Parameters(**learned) if learned else None
+
+    def findings(self) -> dict[str, float]:
+        return self.learned()

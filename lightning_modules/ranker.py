@@ -1,4 +1,14 @@
-"""What every ranker is to the rest of the project: what it asks of the data, how it scores, what it saves."""
+"""Base class of all rankers: what a ranker requires of the data, how it scores, how it is fused with BM25 and measured.
+
+    data, model = PyDocs(), BM25()
+    trainer = L.Trainer()
+    trainer.fit(model, data)         # trains; then learns the fusion with BM25 and measures `development`
+    trainer.validate(model, data)    # val/mrr: MRR of the ranker alone on development queries
+    trainer.test(model, data)        # test/mrr, test/recall@100, ...: the row of the results table
+    trainer.predict(model, data)     # scores of the candidates of the test queries
+
+A checkpoint holds everything that was learned, the fusion weights included.
+"""
 
 from __future__ import annotations
 
@@ -6,131 +16,255 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import lightning as L
 import numpy as np
+import torch
 
-from lexical.batches import Needs, RankingBatch
-from lexical.errors import require
+from evaluation.evaluated_set import EvaluatedSet
+from lexical.batches import DataNeeds, EvaluationBatch, RankerData, RankingBatch
+from lexical.errors import UserError, require
 from lexical.evidence import Evidence
+from lexical.ranking.fusion import fuse, learn_weights
+from lexical.ranking.order import RankedTask, mean_reciprocal_rank
 
-
-class Source(NamedTuple):
-    """A trained ranker that another one is made of; no part of that one's network, so not in its checkpoint."""
-
-    name: str
-    ranker: Ranker
-    folder: Path  # of its run
-    digest: str  # equal for equal trained rankers
+TRAIN_FUSION, DEVELOPMENT = "train_fusion", "development"
+FIRST_STAGE = "bm25_lemm"
 
 
 class Ranker(L.LightningModule):
-    """A ranker over the tokens of one field.
+    """A ranker that re-ranks the candidates of a first stage.
+
+    A subclass defines `score`; if it is trained, also `needs`, `training_step`, and `learned` with `load_learned` for
+    what is learned apart from parameters and buffers. Rankers trained by gradients build on `NeuralRanker`.
 
     Args:
-        field: word, lemm, word_all or bwps.
+        field: tokens that it reads: word, lemm, word_all or bwps.
         fused: the row of the results table is this ranker fused with the first stage.
         rerank_depth: candidates of a query that are re-ranked.
     """
 
-    random = False  # nothing is drawn: seeds are ignored, results live in seed-1
-    seed = 1  # of everything that is drawn; set before anything is built
-    made_from: tuple[str, ...] = ()  # names of the rankers, trained before, that this one is made of
-    ranks_with_sources = False  # it scores with those very rankers: they are handed over whenever it is loaded
-    joint_fields: tuple[str, ...] = ()  # it reads several fields: its batches are of the kind `JointBatch`
-    slow = False  # all devices score together, and the clock runs along: nothing is scored again for it
-    seconds = 0.0  # that scoring has taken since somebody has set it to 0
-    reads_texts = False  # it scores the tokens in the order of the text, not how often each comes
-    explains = False  # its scores can be taken apart: `evidence`
-    sampled = False  # too slow for whole query sets: it is measured on the samples development_cpu and test_cpu
+    has_seeds = False  # something is drawn at random in training
+    single_process = False  # more processes would only repeat the work
+    slow = False  # all devices share the scoring
+    sampled = False  # too slow for whole query sets: measured on fixed samples of them
+    reads_texts = False  # scores tokens in the order of the text, not bags of words
+    explains = False  # `evidence` decomposes its scores
 
     def __init__(self, field: str, fused: bool, rerank_depth: int) -> None:
         super().__init__()
+        self.save_hyperparameters()
+        self.automatic_optimization = False
         require(rerank_depth >= 1, "--model.rerank_depth", rerank_depth, "1 or more")
         self.field, self.fused, self.rerank_depth = field, fused, rerank_depth
+        self.fusion: dict[str, Any] | None = None  # weights of (first stage, ranker) and how they were learned
+        self.development: dict[str, float] = {}  # MRR on development, measured when training ends
+        self.evaluated: dict[str, EvaluatedSet] = {}  # query sets of the last `trainer.test`
+        self._validated: list[tuple[RankedTask, np.ndarray]] = []
+        self._scored: list[tuple[np.ndarray, np.ndarray, float]] = []
 
-    def needs(self) -> Needs:
-        """What the data must have ready for the training of this ranker."""
-        raise NotImplementedError(f"{type(self).__name__} must define needs()")
+    # --- what a ranker defines
 
-    def choose_profile(self, gpu: bool) -> None:
-        """Says whether there is a GPU; called before anything else is asked."""
+    def needs(self) -> DataNeeds:
+        """Return what the data module must prepare for this ranker."""
+        return DataNeeds((self.field,), train="candidates", depth=self.rerank_depth)
 
-    def precision(self, gpu: bool) -> str | None:  # noqa: ARG002
-        """The trainer's precision where none is asked for; None: Lightning's own."""
-        return None
-
-    def use_precision(self, precision: str | None) -> None:
-        """Says what the trainer's precision is, or was: scores are the same outside of a trainer."""
-
-    def share_work(self, processes: int) -> None:
-        """Says how many processes train together; called before `trainer_settings` and `needs`."""
-
-    def use_sources(self, sources: Sequence[Source]) -> None:
-        """Hands over the trained rankers `made_from`, in that order."""
-
-    def trainer_settings(self) -> dict[str, Any]:
-        """What the ranker fixes of the trainer's settings."""
-        return {}
-
-    def ranking_settings(self) -> dict[str, Any]:
-        """Settings of the trainer that scores with the trained ranker, in one process."""
-        return {"devices": 1, "num_nodes": 1, "use_distributed_sampler": False, "enable_progress_bar": False}
-
-    def strategy(self, processes: int) -> Any:  # noqa: ARG002
-        """How so many processes train it; the trainer's `strategy`."""
-        return "auto"
+    def training_step(self, batch: Any, batch_idx: int) -> Any:  # noqa: ARG002
+        """Learn nothing."""
+        self.stop_training()
 
     def score(self, batch: RankingBatch) -> np.ndarray:
-        """(pairs,) float32 scores of the batch's candidates, normalised for fusion."""
+        """Return (pairs,) float32 scores of the batch's candidates, normalised for fusion."""
         raise NotImplementedError(f"{type(self).__name__} must define score()")
 
+    def score_together(self, batch: Any) -> np.ndarray:
+        """Score with all processes of the trainer; every process calls it and gets all scores."""
+        return self.score(batch)
+
     def evidence(self, batch: RankingBatch) -> list[Evidence]:
-        """The score of each candidate taken apart; for rankers that `explains`."""
-        raise NotImplementedError(f"{type(self).__name__} cannot take its scores apart")
+        """Decompose the score of each candidate."""
+        raise NotImplementedError(f"the scores of {type(self).__name__} cannot be decomposed")
 
-    def read_inputs(self) -> None:
-        """Reads what the user has named (a table, vectors); called before older results are removed."""
+    def learned(self) -> dict[str, Any]:
+        """Return what was learned apart from parameters and buffers, in plain types and tensors."""
+        return {}
 
-    def use_vocabulary(self, vocabulary: list[str]) -> None:
-        """Builds what depends on the tokens of the field; called once, before training or before weights are loaded."""
+    def load_learned(self, learned: dict[str, Any]) -> None:
+        """Restore what `learned` returned."""
 
-    def start_weights(self, vocabulary: list[str]) -> None:
-        """The weights that a training starts from, where they are not simply random; after `use_vocabulary`."""
-
-    def end_progress(self) -> None:
-        """Called when fitting has ended, whatever ended it: a bar must not outlive it."""
-
-    def save_files(self, folder: Path) -> None:
-        """Writes what the checkpoint does not hold (a translation table) into the run's folder."""
-
-    def load_files(self, folder: Path) -> None:
-        """Reads it back."""
+    @property
+    def is_trained(self) -> bool:
+        """Whether it can score."""
+        return True
 
     def check_vocabulary(self, vocabulary: list[str]) -> None:
-        """Raises a `UserError` when the ranker was trained for a field with other tokens."""
+        """Raise a `UserError` if the ranker was trained for other tokens than the field has."""
+
+    def check_inputs(self) -> None:
+        """Raise a `UserError` if files that the settings name are missing or damaged."""
 
     def findings(self) -> dict[str, float]:
-        """What training has found: the scalar buffers (tuned parameters) that are set, and what a ranker adds."""
-        return finite({name: float(value) for name, value in self.named_buffers() if value.ndim == 0})
+        """Return scalars that training has found, such as tuned parameters."""
+        return {}
 
-    def record(self, step: int, values: dict[str, float]) -> None:
-        """To all loggers; they write on rank zero alone."""
+    def save_artifacts(self, folder: Path) -> None:
+        """Write files for users of the trained ranker, such as a translation table, into the run's folder."""
+
+    def default_strategy(self, processes: int) -> Any:  # noqa: ARG002
+        """Return the trainer's strategy for so many processes."""
+        return "auto"
+
+    def default_precision(self, gpu: bool) -> str | None:  # noqa: ARG002
+        """Return the trainer's precision where none is given; None: Lightning's own default."""
+        return None
+
+    @property
+    def dependencies(self) -> tuple[str, ...]:
+        """Trained rankers that this one is made from: names of rows, or folders of runs."""
+        return ()
+
+    def use_precision(self, precision: str | None) -> None:
+        """Score in this precision, by Lightning's name; rankers without an encoder always score in float32."""
+
+    # --- checkpoints
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["ranker"] = f"{type(self).__module__}.{type(self).__qualname__}"
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"fusion": self.fusion, **self.learned()}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        self.fusion = state.pop("fusion")
+        self.load_learned(state)
+
+    # --- Lightning's hooks
+
+    @property
+    def data(self) -> RankerData:
+        """The data module that the trainer was given."""
+        found: Any = getattr(self.trainer, "datamodule", None)
+        if found is None:
+            raise UserError("rankers are trained on a data module: trainer.fit(model, datamodule=PyDocs())")
+        return found  # type: ignore[no-any-return]
+
+    def setup(self, stage: str) -> None:
+        if stage == "fit":
+            if self.single_process and self.trainer.world_size > 1:
+                raise UserError(f"{type(self).__name__} is trained in one process: --trainer.devices 1")
+            self.check_inputs()
+        elif not self.is_trained:
+            raise UserError(f"this {type(self).__name__} is not trained yet: call trainer.fit first, or load a checkpoint")
+        if self.is_trained and getattr(self.trainer, "datamodule", None) is not None:
+            self.check_vocabulary(self.data.vocabulary(self.field))
+
+    def configure_optimizers(self) -> Any:
+        """Return None: nothing is learned by gradients."""
+
+    def on_train_end(self) -> None:
+        """Finish the training: best weights, fusion weights, MRR on development."""
+        self.load_best_weights()
+        training = self.training
+        self.eval()
+        with torch.no_grad():
+            if self.fused:
+                self.fusion = self._learn_fusion()
+            self.development = self._measure_development()
+        self.train(training)
+        self.save_with_best_weights()
+
+    def load_best_weights(self) -> None:
+        """Load the weights of the best epoch."""
+
+    def save_with_best_weights(self) -> None:
+        """Add what was learned after the last epoch to the checkpoint of the best epoch."""
+
+    def validation_step(self, batch: EvaluationBatch, batch_idx: int) -> None:  # noqa: ARG002
+        if self.is_trained:
+            self._scored.append((batch.first_stage, self.score_together(batch.ranking), 0.0))
+            if batch.last:
+                self._validated.append((batch.query_set.task, self._take_scores()[1]))
+
+    def on_validation_epoch_end(self) -> None:
+        for task, scores in self._validated:
+            self.log("val/mrr", mean_reciprocal_rank(task, scores))
+        self._validated = []
+
+    def on_test_start(self) -> None:
+        self.evaluated, self._scored = {}, []
+
+    def test_step(self, batch: EvaluationBatch, batch_idx: int, dataloader_idx: int = 0) -> None:  # noqa: ARG002
+        started = time.perf_counter()
+        alone = self.score_together(batch.ranking)
+        self._scored.append((batch.first_stage, alone, time.perf_counter() - started))
+        if batch.last:
+            first_stage, alone, seconds = self._take_scores()
+            fused = self.fuse(first_stage, alone) if self.fused else None
+            result = EvaluatedSet(batch.query_set, alone, fused, seconds)
+            self.evaluated[batch.query_set.name] = result
+            if self.trainer.is_global_zero:  # the values are the same in all processes
+                self.log_dict(result.logged(), batch_size=1, add_dataloader_idx=False, rank_zero_only=True)
+
+    def predict_step(self, batch: EvaluationBatch, batch_idx: int, dataloader_idx: int = 0) -> np.ndarray:  # noqa: ARG002
+        """Return (pairs,) scores of the row: fused where the row is a fusion."""
+        alone = self.score_together(batch.ranking)
+        return self.fuse(batch.first_stage, alone) if self.fused else alone
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:  # noqa: ARG002
+        """Leave batches where they are: they hold memory-mapped arrays."""
+        return batch
+
+    # --- fusion with the first stage
+
+    @property
+    def fusion_weights(self) -> np.ndarray:
+        """(2,) weights of the first stage and of the ranker."""
+        weights = (self.fusion or {}).get("weights")
+        if not isinstance(weights, list) or len(weights) != 2 or not all(map(math.isfinite, weights)):
+            raise UserError("this ranker has no weights for its fusion with BM25: train it first")
+        return np.array(weights)
+
+    def fuse(self, first_stage: np.ndarray, alone: np.ndarray) -> np.ndarray:
+        """Return (pairs,) float32 fused scores."""
+        return fuse(np.stack([first_stage, alone]), self.fusion_weights)
+
+    def _learn_fusion(self) -> dict[str, Any]:
+        batches = self.data.evaluation_batches(TRAIN_FUSION, self.needs())
+        query_set = batches[0].query_set
+        features = np.stack(self._score_all(batches))
+        return learn_weights(features, [FIRST_STAGE, "ranker alone"], query_set.task, query_set.name)
+
+    def _measure_development(self) -> dict[str, float]:
+        batches = self.data.evaluation_batches(DEVELOPMENT, self.needs())
+        first_stage, alone = self._score_all(batches)
+        task = batches[0].query_set.task
+        if not self.fused:
+            return {"development/mrr": mean_reciprocal_rank(task, alone)}
+        fused = mean_reciprocal_rank(task, self.fuse(first_stage, alone))
+        return {"development/mrr": fused, "development/mrr_alone": mean_reciprocal_rank(task, alone)}
+
+    def _score_all(self, batches: Sequence[EvaluationBatch]) -> tuple[np.ndarray, np.ndarray]:
+        self._scored = [(batch.first_stage, self.score_together(batch.ranking), 0.0) for batch in batches]
+        return self._take_scores()[:2]
+
+    def _take_scores(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """Return (first-stage scores, own scores, seconds) of the batches scored so far, and forget them."""
+        first_stage, alone, seconds = zip(*self._scored, strict=True)
+        self._scored = []
+        return np.concatenate(first_stage), np.concatenate(alone), sum(seconds)
+
+    def stop_training(self) -> None:
+        """End the training with this epoch, whatever the trainer's max_epochs."""
+        self.trainer.should_stop = True
+
+    def log_metrics(self, step: int, values: dict[str, float]) -> None:
+        """Send values to all loggers; they write on rank zero only."""
         for logger in self.loggers:
             logger.log_metrics(values, step=step)
 
-    def score_together(self, batch: RankingBatch) -> np.ndarray:
-        """The same with all processes of the trainer, on each of which it is called."""
-        return self.score(batch)
 
-    def predict_step(self, batch: RankingBatch, batch_idx: int) -> np.ndarray:  # noqa: ARG002
-        started = time.perf_counter()
-        scores = self.score_together(batch)
-        self.seconds += time.perf_counter() - started
-        return scores
-
-
-def finite(values: dict[str, float]) -> dict[str, float]:
-    """Without the settings that a ranker does not have (NaN)."""
+def without_nan(values: dict[str, float]) -> dict[str, float]:
+    """Return the values that are set."""
     return {name: value for name, value in values.items() if math.isfinite(value)}

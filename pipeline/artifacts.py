@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from datamodules.retrieval_data import RetrievalData
-from pipeline.run_folder import RunFolder, read_json
+from lexical.small_files import read_json
+from pipeline.run_folder import RunFolder
 
 SAVED = "ranker"  # folder of a run that `from_pretrained` loads
 
@@ -46,10 +47,10 @@ def data_items(data: RetrievalData) -> tuple[Item, Item]:
 
 def model_item(folder: RunFolder, name: str, data: RetrievalData) -> Item:
     """The trained weights and the settings; of a BERT ranker also what `from_pretrained` loads."""
-    checkpoint = folder.trained_checkpoint
+    checkpoint = folder.checkpoint
     with checkpoint.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    files = [path for path in (checkpoint, folder.config, folder.ranker, folder.fusion) if path.is_file()]
+    files = [path for path in (checkpoint, folder.config, folder.fusion) if path.is_file()]
     saved = sorted((folder.path / SAVED).glob("*"))
     metadata = {"seed": folder.seed, **read_json(folder.development)}
     return Item(f"model-{data.name}-{name}", "model", digest, metadata, [*files, *saved], (data_items(data)[1],))

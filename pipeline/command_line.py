@@ -1,4 +1,4 @@
-"""The command line of train.py and evaluate.py: Lightning's own CLI with named configs."""
+"""The command lines of train.py, evaluate.py, explain.py and serve.py: Lightning's own CLI with named configs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from lexical.errors import UserError
 from pipeline.configs import Resolved, names
 
 
-class NamedConfigCLI(LightningCLI):
+class RankerCLI(LightningCLI):
     """LightningCLI for classes that were chosen by name, with `--seed` and `--output_dir`.
 
-    Builds objects, runs nothing.
+    Builds the model and the data; the trainer is built later, when the folder of the results is known.
     """
 
     def __init__(self, resolved: Resolved, description: str) -> None:
         self.resolved = resolved
         assert resolved.model is not None
+        self.name = resolved.model.name
         defaults = {"trainer": resolved.trainer, "model": resolved.model.settings, "data": resolved.data.settings}
         super().__init__(
             model_class=resolved.model.target,
@@ -46,19 +47,13 @@ class NamedConfigCLI(LightningCLI):
         L.seed_everything(self.config["seed"], workers=True, verbose=False)
 
     def instantiate_classes(self) -> None:
-        """Model and data only: the trainer is built later, when the folder of results is known."""
         self.config_init = self.parser.instantiate_classes(self.config)
         self.datamodule = self._get(self.config_init, "data")
         self.model = self._get(self.config_init, "model")
         name_data(self.datamodule, self.resolved)
 
-    def shared_config(self) -> str:
-        """What holds for any ranker on this data, as YAML."""
-        config = self.config_as_dict()
-        return yaml.safe_dump({key: config[key] for key in ("seed", "output_dir", "data", "skip_trained")})
-
     def config_as_dict(self) -> dict[str, Any]:
-        """The resolved configuration in plain types: printed, saved beside the results, sent to W&B."""
+        """Return the resolved configuration in plain types: printed, saved beside the results, sent to W&B."""
         text = self.parser.dump(self.config, skip_none=False, skip_validation=True)
         return {key: value for key, value in yaml.safe_load(text).items() if key != "config"}
 
@@ -66,7 +61,7 @@ class NamedConfigCLI(LightningCLI):
 def parse_data(
     resolved: Resolved, description: str, extra: Sequence[tuple[str, dict[str, Any]]]
 ) -> tuple[Namespace, Namespace]:
-    """(parsed, instantiated) arguments of a command that has data and a trainer but no single model."""
+    """Return (parsed, instantiated) arguments of a command that has data and a trainer but no single model."""
     parser = LightningArgumentParser(**_parser_settings(description))
     parser.add_argument("-c", "--config", action="config", help="a YAML file with any of these settings")
     _add_run_arguments(parser)
@@ -81,7 +76,7 @@ def parse_data(
 
 
 def name_data(data: Any, resolved: Resolved) -> None:
-    """Data of the user's own YAML file has the file's name in the outputs."""
+    """Give data of the user's own YAML file the file's name in the outputs."""
     if resolved.data.name not in names("data"):
         data.name = resolved.data.name
 
@@ -97,26 +92,27 @@ def parse(parser: LightningArgumentParser, args: list[str]) -> Namespace:
 
 
 def _parser_settings(description: str) -> dict[str, Any]:
-    listing = f"models: {', '.join(names('model'))}; data: {', '.join(names('data'))}"
+    listing = "; ".join(f"{kind}s: {', '.join(names(kind))}" for kind in ("model", "profile"))
+    listing += f"; data: {', '.join(names('data'))}"
     return {"description": description, "epilog": listing, "exit_on_error": False, "allow_abbrev": False}
 
 
 def _add_run_arguments(parser: LightningArgumentParser) -> None:
-    parser.add_argument("--seed", type=int, default=1, help="of everything random but the split of the data")
+    parser.add_argument("--seed", type=int, default=1, help="of everything random except the split of the data")
     parser.add_argument("--output_dir", type=str, default="outputs", help="results: OUTPUT_DIR/<data>/<model>/seed-<n>")
 
 
 def _with_defaults(defaults: dict[str, Any], argv: Sequence[str]) -> list[str]:
-    """The named configs come first, as one inline config file: everything on the command line overrides them."""
+    """Put the named configs first, as one inline config file: everything on the command line overrides them."""
     return ["--config", yaml.safe_dump(defaults), *argv]
 
 
 def _one_line(message: str) -> str:
-    """jsonargparse's several lines as one: the flag, what was given, what is expected."""
+    """Return jsonargparse's several lines as one: the flag, what was given, what is expected."""
     key = re.match(r'Parser key "([^"]+)"', message)
     given = re.search(r"(?:Given|Got) value: (.*)", message)
     expected = [kind for kind in re.findall(r"Expected an? <class '(\w+)'>", message) if kind != "NoneType"]
     if key and given and expected:
-        return f"--{key[1]}: {given[1].strip()!r} is no {' or '.join(dict.fromkeys(expected))}"
+        return f"--{key[1]}: {given[1].strip()!r} is not {' or '.join(dict.fromkeys(expected))}"
     text = " ".join(message.split())
     return text.replace(f'Parser key "{key[1]}"', f"--{key[1]}") if key else text

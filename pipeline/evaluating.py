@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import numba
+import numpy as np
 import torch
 from jsonargparse import Namespace
 
+from callbacks.run_files import RunFiles, SeedAverages
 from datamodules.retrieval_data import RetrievalData
-from evaluation.measures import main_measure, measure, per_query_tsv, recall_at
+from evaluation.evaluated_set import EvaluatedSet
 from evaluation.report.score_histogram import score_histogram
 from evaluation.results_table import Result
 from lexical.errors import UserError
-from lexical.ranking.trec_run import write_run
+from lexical.ranking.fusion import fuse
+from lexical.small_files import write_json
 from lexical.terminal import be_silent, say
 from lightning_modules.ranker import Ranker
+from lightning_modules.trained import load_ranker
 from pipeline.configs import names
-from pipeline.loading import check_trained_on, fusion_weights, load_ranker
-from pipeline.processes import leads, part
-from pipeline.reranking import Reranked, Speed, as_run, milliseconds_per_1k, ranking_trainer, rerank
+from pipeline.dependencies import changed_dependency
+from pipeline.processes import is_rank_zero, leave_process_group, process_count
 from pipeline.results import collect_results, write_results
-from pipeline.run_folder import RunFolder, entry, trained_models, write_json, write_text
+from pipeline.run_folder import RunFolder, entry, trained_models
 from pipeline.tracked_results import Evaluated, track_evaluation, track_summaries
 from pipeline.tracking import never_fatal
 from pipeline.training import check_precision, quiet_lightning
 
-FIRST_STAGE = 100  # documents that a slower ranker would get: their recall is measured
+TIMED_BATCHES = 1  # about a thousand queries
+TIMED_REPEATS = 3
+LONG_PASS = 5.0  # seconds; a longer pass over the query set is not repeated for its time
 
 
 def evaluate_rankers(parsed: Namespace, built: Namespace) -> list[Result]:
@@ -38,16 +45,10 @@ def evaluate_rankers(parsed: Namespace, built: Namespace) -> list[Result]:
     trained = trained_models(data_folder)
     wanted = list(trained) if parsed.models is None else parsed.models.split(",")
     for name in wanted:
-        if name not in names("model") and name not in trained:
-            raise UserError(f"--models: there is no ranker {name!r}; known are: {', '.join(names('model'))}")
-        if name not in trained:
-            there = f"trained are: {', '.join(trained)}" if trained else "nothing is trained yet"
-            raise UserError(
-                f"{name!r} is not trained on {data.name} in {data_folder} ({there}): python train.py --model {name}"
-            )
+        check_is_trained(name, trained, data, data_folder, flag="--models")
     if not wanted:
         raise UserError(f"nothing is trained on {data.name} in {data_folder} yet: python train.py --model bm25_lemm")
-    if not leads():
+    if not is_rank_zero():
         be_silent()
     measured, failed = [], []
     for name in wanted:
@@ -56,97 +57,166 @@ def evaluate_rankers(parsed: Namespace, built: Namespace) -> list[Result]:
             try:
                 if parsed.skip_measured and _is_measured(folder, data):
                     continue
-                if found := _evaluate_ranker(folder, name, data, parsed):
-                    measured.append(found)
+                if evaluated := _evaluate_ranker(folder, name, data, parsed):
+                    measured.append(evaluated)
             except UserError as error:  # costs this ranker, not the table of the others
                 failed.append(str(error))
-    part()
+    leave_process_group()
     results = []
-    if leads():
+    if is_rank_zero():
         if parsed.table and (results := collect_results(data_folder, trained, data)):
             write_results(results, data, data_folder)
             track_summaries(results, data, data_folder)
-        for one in measured:
+        for evaluated in measured:
             with never_fatal():
-                track_evaluation(one, data)
+                track_evaluation(evaluated, data)
     if failed:
         raise UserError("; ".join(dict.fromkeys(failed)))
     return results
 
 
+def check_is_trained(
+    name: str, trained: dict[str, list[int]], data: RetrievalData, folder: Path, flag: str = "--model"
+) -> None:
+    """Raise a `UserError` that says what to do if there is no such ranker, or it is not trained on this data."""
+    if name not in names("model") and name not in trained:
+        raise UserError(f"{flag}: there is no ranker {name!r}; known are: {', '.join(names('model'))}")
+    if name not in trained:
+        others = f"trained are: {', '.join(trained)}" if trained else "nothing is trained yet"
+        raise UserError(
+            f"{name!r} is not trained on {data.name} in {folder} ({others}): python train.py --model {name}"
+        )
+
+
+def load_trained(folder: RunFolder, name: str, data: RetrievalData) -> Ranker:
+    """Return a trained ranker with the settings of its config.yaml, checked against this data."""
+    if entry(folder.development, "data") != data.fingerprint():
+        raise UserError(
+            f"{name} was trained on other data or candidates than these: give the same --data settings, "
+            f"or train it again: python train.py --model {name}"
+        )
+    if (dependency := changed_dependency(folder)) is not None:
+        raise UserError(
+            f"{dependency} was trained again since {name} was made from it: python train.py --model {name}"
+        )
+    try:
+        ranker = load_ranker(folder.path, folder.load_config()["model"])
+        ranker.check_vocabulary(data.vocabulary(ranker.field))
+    except UserError as error:
+        raise UserError(f"{error}: python train.py --model {name}") from error
+    return ranker
+
+
 def _is_measured(folder: RunFolder, data: RetrievalData) -> bool:
-    """On this very data; a training removes what was measured before it."""
-    data.prepare_data()
+    """Return whether the ranker was measured on this very data; a training removes what was measured before it."""
     return folder.evaluation.is_file() and entry(folder.evaluation, "data") == data.fingerprint()
 
 
 def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: Namespace) -> Evaluated | None:
-    """None on a process that only helps to score."""
+    """Test one ranker; return None in a process that only helps to score."""
     started = time.perf_counter()
-    data.prepare_data()
-    model = load_ranker(folder, name, data)
-    if not (leads() or model.slow):
+    ranker = load_trained(folder, name, data)
+    if not (is_rank_zero() or ranker.slow):
         return None
-    check_trained_on(folder, name, data)
-    settings = dict(parsed.trainer)
+    say(f"{name}, seed {folder.seed}: test")
+    trainer = testing_trainer(ranker, dict(parsed.trainer), folder, name, parsed.leaderboard)
+    trainer.test(ranker, data, verbose=False)
+    if not is_rank_zero():
+        return None
+    device = trainer.strategy.root_device
+    processes = trainer.world_size
+    label = f"{processes} x {device.type}" if processes > 1 else device.type
+    milliseconds = _milliseconds_per_1k(ranker, data, next(iter(ranker.evaluated.values())), device)
+    results, histograms = [], []
+    for evaluated in ranker.evaluated.values():
+        for alone in evaluated.variants:
+            is_fused = ranker.fused and not alone
+            results += _results(name, evaluated, alone, is_fused, milliseconds[is_fused], label, _threads(ranker))
+            if counts := score_histogram(evaluated.scores(alone), evaluated.query_set.task.relevant):
+                histograms.append({"query_set": evaluated.query_set.name, "alone": alone, **counts._asdict()})
+    seconds = round(time.perf_counter() - started, 1)
+    content = {"results": [result._asdict() for result in results], "histograms": histograms, "seconds": seconds}
+    write_json(folder.evaluation, {"data": data.fingerprint(), **content})
+    files = [
+        path
+        for evaluated in ranker.evaluated.values()
+        for alone in evaluated.variants
+        for path in (folder.run(evaluated.query_set.name, alone), folder.per_query(evaluated.query_set.name, alone))
+    ]
+    return Evaluated(folder, name, ranker.fused, results, files)
+
+
+def testing_trainer(
+    ranker: Ranker, settings: dict[str, Any], folder: RunFolder, name: str, leaderboard: bool = False
+) -> L.Trainer:
+    """Return a trainer that tests the ranker: a slow one on all devices that are asked for, others in this process."""
     if settings["precision"] is None:  # as it was trained: the figures of its training are found again
         settings["precision"] = folder.load_config()["trainer"]["precision"]
     else:
-        check_precision(settings["precision"], model)
-        model.use_precision(settings["precision"])
-    trainer = ranking_trainer(model, settings)
-    device = trainer.strategy.root_device
-    where = f"{trainer.world_size} x {device.type}" if trainer.world_size > 1 else device.type
-    weights = fusion_weights(folder) if model.fused else None
-    results: list[Result] = []
-    histograms: list[dict[str, Any]] = []
-    speed: Speed | None = None
-    files: list[Path] = []
-    for query_set in data.evaluation_sets(model.sampled):
-        say(f"{name}: {query_set}")
-        ranked = rerank(trainer, model, data, query_set, weights)
-        if not leads():
-            continue
-        speed = speed or milliseconds_per_1k(model, data, ranked, device)  # of the first set, the largest
-        timed = [(speed.of(fused), where) for fused in (False, True)]
-        variants = [(model.fused, False)] + ([(False, True)] if model.fused else [])
-        for fused, alone in variants:
-            results += _measure(folder, name, data, model, ranked, fused, alone, timed[fused], parsed.leaderboard)
-            files += [folder.run(query_set, alone), folder.per_query(query_set, alone)]
-            if counted := score_histogram(ranked.alone if alone else ranked.row, ranked.task.relevant):
-                histograms.append({"query_set": query_set, "alone": alone, **counted._asdict()})
-    if not leads():
-        return None
-    seconds = round(time.perf_counter() - started, 1)
-    found = {"results": [one._asdict() for one in results], "histograms": histograms, "seconds": seconds}
-    write_json(folder.evaluation, {"data": data.fingerprint(), **found})
-    return Evaluated(folder, name, model.fused, results, files)
+        check_precision(settings["precision"], ranker)
+        ranker.use_precision(settings["precision"])
+    chosen = {"accelerator": settings["accelerator"] if ranker.slow or ranker.has_seeds else "cpu", "devices": 1}
+    if ranker.slow:
+        chosen |= {key: settings[key] for key in ("devices", "num_nodes", "precision", "strategy")}
+        if chosen["strategy"] == "auto":
+            chosen["strategy"] = ranker.default_strategy(process_count(chosen))
+    return L.Trainer(
+        **chosen, logger=False, enable_checkpointing=False, enable_model_summary=False, enable_progress_bar=False,
+        use_distributed_sampler=False, default_root_dir=str(folder.path),
+        callbacks=[RunFiles(folder.path, name, leaderboard), SeedAverages(folder.path)],
+    )  # fmt: skip
 
 
-def _measure(
-    folder: RunFolder, name: str, data: RetrievalData, model: Ranker, ranked: Reranked,
-    fused: bool, alone: bool, timed: tuple[float, str], leaderboard: bool,
-) -> list[Result]:  # fmt: skip
-    query_set = data.query_set(ranked.query_set)
-    run = as_run(data, ranked.query_set, ranked.task, ranked.alone if alone else ranked.row)
-    path = folder.run(ranked.query_set, alone)
-    write_run(run, path, name)
-    if leaderboard:
-        write_run(run, path.with_suffix(".leaderboard.tsv"), name, leaderboard=True)
-    depth = min(model.rerank_depth, data.depth(ranked.query_set))
-    measures = [main_measure(query_set.graded), *(recall_at(k) for k in sorted({FIRST_STAGE, depth}) if k <= depth)]
-    measured = measure(run, query_set.qrels(), measures)
-    write_text(folder.per_query(ranked.query_set, alone), per_query_tsv(measured))
+def _results(
+    name: str, evaluated: EvaluatedSet, alone: bool, fused: bool, milliseconds: float, device: str, threads: int
+) -> list[Result]:
     return [
         Result(
-            model=name, fused=fused, query_set=ranked.query_set, measure=one.measure, value=one.mean, seeds=1,
-            queries=len(one.per_query), depth=depth, ms_per_1k=timed[0], device=timed[1],
-            threads=_threads(model), significance=[],
+            model=name, fused=fused, query_set=evaluated.query_set.name, measure=measured.measure,
+            value=measured.mean, seeds=1, queries=len(measured.per_query), depth=evaluated.query_set.depth,
+            ms_per_1k=milliseconds, device=device, threads=threads, significance=[],
         )
-        for one in measured
+        for measured in evaluated.measures(alone)
     ]  # fmt: skip
 
 
-def _threads(model: Ranker) -> int:
-    """That score on a CPU: an encoder's are torch's, the kernels of all other rows run on numba's."""
-    return torch.get_num_threads() if model.slow else numba.get_num_threads()
+def _threads(ranker: Ranker) -> int:
+    """Return the threads that score on a CPU: an encoder's are torch's, all other rows run on numba's."""
+    return torch.get_num_threads() if ranker.slow else numba.get_num_threads()
+
+
+def _milliseconds_per_1k(
+    ranker: Ranker, data: RetrievalData, evaluated: EvaluatedSet, device: torch.device
+) -> dict[bool, float]:
+    """Return the time to score 1,000 candidates: {fused with the first stage or not: milliseconds}.
+
+    The median of some passes over the first queries of the set; the one pass over the whole set, if that took long.
+    """
+    query_set, depth = evaluated.query_set.name, ranker.rerank_depth
+    batches = data.evaluation_batches(query_set, ranker.needs())[:TIMED_BATCHES]
+    first_stage = data.first_stage_batches(query_set, depth)[:TIMED_BATCHES]
+    pairs = sum(len(batch.ranking.candidates.values) for batch in batches)
+    if not pairs:
+        return {False: 0.0, True: 0.0}
+    ranker.to(device).eval()
+
+    def score_and_fuse_first_stage() -> None:
+        scores = np.concatenate([data.score_first_stage(batch) for batch in first_stage])
+        fuse(np.stack([scores, scores]), np.array([0.5, 0.5]))
+
+    first = _median_seconds(score_and_fuse_first_stage) * 1e6 / pairs
+    if ranker.slow or evaluated.seconds > LONG_PASS:
+        alone = evaluated.seconds * 1e6 / max(1, len(evaluated.alone))
+    else:
+        alone = _median_seconds(lambda: [ranker.score(batch.ranking) for batch in batches]) * 1e6 / pairs
+    return {False: alone, True: alone + first}
+
+
+def _median_seconds(work: Callable[[], Any]) -> float:
+    """Time each repetition after a first one that warms up: kernels loaded, files mapped."""
+    seconds = []
+    for _ in range(TIMED_REPEATS + 1):
+        started = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - started)
+    return float(np.median(seconds[1:]))

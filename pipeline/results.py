@@ -27,9 +27,10 @@ from evaluation.table_formats import latex, markdown
 from lexical.errors import UserError
 from lexical.terminal import say
 from pipeline.configs import CONFIGS, names
-from pipeline.dependencies import changed_part
+from pipeline.dependencies import changed_dependency
 from pipeline.report_data import gather_report
-from pipeline.run_folder import RunFolder, read_json, write_json, write_text
+from lexical.small_files import read_json, write_json, write_text
+from pipeline.run_folder import RunFolder
 
 HYPOTHESES, PAPER_FIGURES = CONFIGS / "hypotheses.yaml", CONFIGS / "paper_figures.yaml"
 
@@ -73,7 +74,7 @@ def _collect(folder: Path, seeds: Sequence[int], data: RetrievalData) -> list[Re
         run = RunFolder(folder / f"seed-{seed}")
         if not run.evaluation.is_file():
             continue
-        if (part := changed_part(run)) is not None:
+        if (part := changed_dependency(run)) is not None:
             say(
                 f"{folder.name} (seed {seed}) is not in the table, as {part} was trained again since it was made of "
                 f"it: python train.py --model {folder.name}"

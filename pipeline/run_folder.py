@@ -1,16 +1,18 @@
-"""Where results go: ``OUTPUT_DIR/<data>/<model>/seed-<n>``, and the files in there."""
+"""Where results go: `OUTPUT_DIR/<data>/<model>/seed-<n>`, and the files in there."""
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
+from callbacks.run_files import variant
 from lexical.errors import UserError
+from lexical.small_files import read_json
+from lightning_modules.model1.translation_ranker import TABLE_FOLDER
+from lightning_modules.trained import CHECKPOINT
 
 
 class RunFolder(NamedTuple):
@@ -28,35 +30,32 @@ class RunFolder(NamedTuple):
 
     @property
     def config(self) -> Path:
+        """All settings. Written last: it marks a complete training."""
         return self.path / "config.yaml"
 
     @property
-    def ranker(self) -> Path:
-        """Name and class of the ranker."""
-        return self.path / "ranker.json"
+    def checkpoint(self) -> Path:
+        """The trained ranker."""
+        return self.path / CHECKPOINT
 
     @property
-    def checkpoint(self) -> Path:
+    def last_checkpoint(self) -> Path:
+        """The state of a training that is running or was interrupted."""
         return self.path / "checkpoints" / "last.ckpt"
 
     @property
-    def best_checkpoint(self) -> Path:
-        """Weights of the best epoch, of a ranker that is trained by gradients."""
-        return self.path / "checkpoints" / "best.ckpt"
-
-    @property
-    def trained_checkpoint(self) -> Path:
-        """What is ranked with: the best epoch where there are epochs."""
-        return self.best_checkpoint if self.best_checkpoint.is_file() else self.checkpoint
-
-    @property
     def training(self) -> Path:
-        """What the training in this folder was started with: an interrupted one is continued if it is the same."""
+        """What the training in this folder was started with: an interrupted one is resumed if it is the same."""
         return self.path / "training.json"
 
     @property
     def fusion(self) -> Path:
         return self.path / "fusion.json"
+
+    @property
+    def dependencies(self) -> Path:
+        """The trained rankers that this one was made from, with a hash of each."""
+        return self.path / "dependencies.json"
 
     @property
     def development(self) -> Path:
@@ -76,28 +75,31 @@ class RunFolder(NamedTuple):
     @property
     def table(self) -> Path:
         """The translation table of a ranker that has one."""
-        return self.path / "table"
+        return self.path / TABLE_FOLDER
 
     def run(self, query_set: str, alone: bool) -> Path:
-        return self.path / "runs" / f"{query_set}{'.alone' if alone else ''}.run"
+        return self.path / "runs" / f"{variant(query_set, alone)}.run"
 
     def per_query(self, query_set: str, alone: bool) -> Path:
-        return self.path / "per_query" / f"{query_set}{'.alone' if alone else ''}.tsv"
+        return self.path / "per_query" / f"{variant(query_set, alone)}.tsv"
 
-    def forget_results(self, keep_checkpoints: bool = False) -> None:
-        """Takes away what says that this folder is complete, and what was measured: a training begins."""
-        old = [] if keep_checkpoints else [self.training, self.checkpoint, self.best_checkpoint]
-        for path in (*old, self.config, self.evaluation, self.development, self.fusion):
+    def remove_results(self, keep: Path | None = None) -> None:
+        """Remove what an earlier training and its measurement left, config.yaml first; not the folder `keep`."""
+        for path in (
+            self.config, self.training, self.evaluation, self.development, self.fusion, self.dependencies,
+            *(path for path in self.checkpoint.parent.glob("*.ckpt") if path.name != "other-settings.ckpt"),
+        ):  # fmt: skip
             path.unlink(missing_ok=True)
         shutil.rmtree(self.path.parent / "per_query", ignore_errors=True)  # averages over the seeds, this one included
-        for pattern in ("runs", "per_query", "table", "ranker", "*.table.*", ".ranker.*"):
+        for pattern in ("runs", "per_query", "table", "ranker", "*.table.[0-9]*", ".ranker.*"):
             for folder in self.path.glob(pattern):  # with dots: left by a process that was killed while it saved
-                shutil.rmtree(folder, ignore_errors=True)
+                if folder != keep:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def load_config(self) -> dict[str, Any]:
         try:
             config = yaml.safe_load(self.config.read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        except (OSError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
             raise UserError(f"{self.config} cannot be read ({error}): train this ranker again") from error
         if not isinstance(config, dict):
             raise UserError(f"{self.config} is damaged: train this ranker again")
@@ -105,36 +107,17 @@ class RunFolder(NamedTuple):
 
 
 def trained_models(data_folder: Path) -> dict[str, list[int]]:
-    """Name -> seeds of the rankers that are trained under ``OUTPUT_DIR/<data>``."""
-    found: dict[str, list[int]] = {}
+    """Return name -> seeds of the rankers that are trained under `OUTPUT_DIR/<data>`."""
+    seeds: dict[str, list[int]] = {}
     for path in sorted(data_folder.glob("*/seed-*/config.yaml")):
         seed = path.parent.name.removeprefix("seed-")
         if seed.isdigit():
-            found.setdefault(path.parent.parent.name, []).append(int(seed))
-    return {name: sorted(seeds) for name, seeds in found.items()}
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes beside and renames into place: a reader never sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
-
-
-def write_json(path: Path, content: Any) -> None:
-    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
-
-
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}): train or evaluate this ranker again") from error
+            seeds.setdefault(path.parent.parent.name, []).append(int(seed))
+    return {name: sorted(numbers) for name, numbers in seeds.items()}
 
 
 def entry(path: Path, key: str) -> Any:
-    """One entry of a JSON file that this project has written."""
+    """Return one entry of a JSON file that this project has written."""
     content = read_json(path)
     if not isinstance(content, dict) or key not in content:
         raise UserError(f"{path} is damaged (it has no {key!r}): train this ranker again")

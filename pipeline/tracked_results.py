@@ -16,7 +16,8 @@ from datamodules.retrieval_data import RetrievalData
 from evaluation.results_table import Result
 from evaluation.seed_averages import read_measured
 from pipeline.artifacts import data_items, log_item, model_item, runs_item, table_item
-from pipeline.run_folder import RunFolder, write_text
+from lexical.small_files import write_text
+from pipeline.run_folder import RunFolder
 from pipeline.tracking import RunLabels, finish_run, never_fatal, start_run
 
 SHOWN = [field for field in Result._fields if field not in ("significance", "seed_values")]

@@ -1,4 +1,13 @@
-"""Training of one ranker from a parsed command line: the body of train.py."""
+"""Training of one ranker from a parsed command line: the body of train.py.
+
+    checkpoints/last.ckpt    everything, after each epoch and every few minutes, of a training that is running
+    checkpoints/best.ckpt    weights of the epoch with the best validation MRR, likewise
+    training.json            what the training was started with
+    checkpoints/ranker.ckpt  the trained ranker; config.yaml, written last, marks the training as complete
+
+The same command resumes an interrupted training: on a CPU the weights end bit for bit as if nothing had happened. What
+an earlier training left stays until the new one is complete.
+"""
 
 from __future__ import annotations
 
@@ -11,200 +20,81 @@ from typing import Any
 import lightning as L
 import torch
 import yaml
+from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
 
-from datamodules.candidates.samples import DEVELOPMENT_CPU, TRAIN_FUSION_CPU
+from callbacks.checkpoints import BestCheckpoint
+from callbacks.epoch_report import EpochReport
+from callbacks.explanations import Explanations
+from callbacks.training_monitor import TrainingMonitor
+from datamodules.cached_step import fingerprint
 from datamodules.retrieval_data import RetrievalData
-from datamodules.text.query_sets import DEVELOPMENT, TRAIN_FUSION
 from lexical.errors import UserError
-from lexical.ranking.order import mean_reciprocal_rank
+from lexical.small_files import read_json, write_json, write_text
 from lexical.terminal import be_silent, say
 from lightning_modules.neural_ranker import NeuralRanker
 from lightning_modules.ranker import Ranker
-from pipeline.command_line import NamedConfigCLI
-from pipeline.dependencies import MAKES, changed_part
-from pipeline.loading import hand_over_sources
-from pipeline.processes import leads, part, process_count
-from pipeline.reranking import learn_fusion, ranking_trainer, rerank
-from pipeline.resuming import keep_metrics, remember_training, resume_from, training_callbacks
-from pipeline.run_folder import RunFolder, read_json, write_json, write_text
-from pipeline.steps import what_is_learned
+from pipeline.command_line import RankerCLI
+from pipeline.dependencies import changed_dependency, check_dependencies, write_dependencies
+from pipeline.processes import is_rank_zero, leave_process_group, process_count
+from pipeline.run_folder import RunFolder
+from pipeline.steps import settings_that_matter
 from pipeline.tracked_results import log_training
 from pipeline.tracking import RunLabels, finish_run, never_fatal, start_run
-from pipeline.watched_sample import evidence_monitor
 
-_TRAINER_DEFAULTS = {
-    "accelerator": "auto", "devices": 1, "fast_dev_run": False, "num_nodes": 1, "strategy": "auto",
-    "check_val_every_n_epoch": 1, "overfit_batches": 0.0, "max_steps": -1,
-    "accumulate_grad_batches": 1,
-}  # fmt: skip
+LOGGED_METRICS = {"val/mrr": "max", "train/loss": "min", "train/pairs_per_second": "mean"}  # what W&B's summary keeps
 
 
-def train_ranker(cli: NamedConfigCLI) -> dict[str, float]:
-    """Fits, learns the fusion weights, reports on development; everything goes to the run's folder.
-
-    Of several processes all fit, and with a slow ranker all score; rank zero alone does the rest, the others return
-    nothing.
-    """
-    assert cli.resolved.model is not None
+def train_ranker(cli: RankerCLI) -> dict[str, float]:
+    """Fit a ranker on all processes; on rank zero, save it and return its MRR on development."""
     started, threads = time.perf_counter(), torch.get_num_threads()
-    data, model, name = cli.datamodule, cli.model, cli.resolved.model.name
-    config = cli.config_as_dict()
-    seed = config["seed"] if model.random else 1
-    folder = RunFolder.of(config["output_dir"], data.name, name, seed)
-    leading = leads()
-    if not leading:
+    data, model, name = cli.datamodule, cli.model, cli.name
+    if not is_rank_zero():
         be_silent()
-    if seed != config["seed"]:
-        say(f"{name} draws nothing at random: --seed {config['seed']} is ignored, results go to seed-1")
-        config["seed"] = seed
-    model.seed = seed
-    gpu = _has_gpu(config["trainer"]["accelerator"])
-    model.choose_profile(gpu)
-    if config["trainer"]["precision"] is None:
-        config["trainer"]["precision"] = model.precision(gpu)
-    model.use_precision(config["trainer"]["precision"])
-    if "profile" in config["model"]:
-        config["model"]["profile"] = getattr(model, "profile")  # noqa: B009 - what is saved is what ran
-    processes = process_count(config["trainer"])
-    model.share_work(processes)
-    _settle_trainer(config, model, name)
-    strategy = config["trainer"]["strategy"]
-    if strategy == "auto":
-        strategy = model.strategy(processes)
-    skip = config.pop("skip_trained")
-    if leading:
-        print(yaml.safe_dump({"ranker": name, **_given(config)}, sort_keys=False), end="", flush=True)
+    config = cli.config_as_dict()
+    skip_trained = config.pop("skip_trained")
+    _settle(config, model, name)
+    folder = RunFolder.of(config["output_dir"], data.name, name, config["seed"])
+    if is_rank_zero():
+        print(yaml.safe_dump({"ranker": name, **_without_empty(config)}, sort_keys=False), end="", flush=True)
     quiet_lightning()
-    if model.made_from:
-        hand_over_sources(model, name, folder, data)
-    data.serve(model.needs())
-    data.prepare_data()
-    if skip and (metrics := _trained_already(folder, config, data)):
-        say(f"{name}, seed {seed}: trained already with these settings, kept")
-        return metrics if leading else {}
-    model.read_inputs()
-    vocabulary = data.prepared.field(model.field).vocabulary()
-    model.use_vocabulary(vocabulary)
-    model.start_weights(vocabulary)
-    checkpoint = resume_from(folder, config, model, data) if isinstance(model, NeuralRanker) else None
-
-    run = None
-    loggers: list[Logger] = []
-    if leading:
-        folder.forget_results(keep_checkpoints=checkpoint is not None)
-        if name in MAKES:  # a row of the old network must not stand beside the new one
-            RunFolder.of(config["output_dir"], data.name, MAKES[name], seed).forget_results()
-        if checkpoint is not None:
-            keep_metrics(folder)
-        run = start_run(RunLabels(name, data.name, seed, "train").init_arguments(config, folder.path))
-        loggers.append(CSVLogger(folder.path, name="", version=""))
-        if run is not None:
-            for metric, kept in (("val/mrr", "max"), ("train/loss", "min"), ("train/pairs_per_second", "mean")):
-                run.define_metric(metric, summary=kept)
-            loggers.append(WandbLogger(experiment=run))
-    settings = {**config["trainer"], "strategy": strategy}
-    callbacks: list[L.Callback] = []
-    if run is not None and model.explains:
-        callbacks.append(evidence_monitor(model, name, data))
-    if isinstance(model, NeuralRanker):
-        callbacks += training_callbacks(model, folder, data, cli.resolved.data_name, settings)
+    check_dependencies(model, name, folder, data.fingerprint()) if model.dependencies else None
+    if skip_trained and (metrics := _trained_already(folder, config, data)):
+        say(f"{name}, seed {config['seed']}: already trained with these settings, kept")
+        return metrics if is_rank_zero() else {}
+    model.check_inputs()
+    checkpoint = _checkpoint_to_resume(folder, config, data) if isinstance(model, NeuralRanker) else None
+    run, loggers = _start_logging(folder, config, data, name, resumed=checkpoint is not None)
     trainer = cli.instantiate_trainer(
-        **settings, callbacks=callbacks, logger=loggers, default_root_dir=str(folder.path)
+        **config["trainer"], callbacks=_callbacks(model, folder, run), logger=loggers, default_root_dir=str(folder.path)
     )
-    if leading and isinstance(model, NeuralRanker):
-        remember_training(folder, config, model, data)
     torch.set_num_threads(threads)  # numba's kernels may have changed OpenMP's; it would change the rounding
     _fit(trainer, model, data, checkpoint)
-    together = model.slow and trainer.world_size > 1
-    if not together:
-        part()
-        if not leading:
-            return {}
-    if isinstance(model, NeuralRanker):
-        model.use_best_weights()
-    ranks = trainer if together else ranking_trainer(model, config["trainer"])
-    learned_on, watched = (TRAIN_FUSION_CPU, DEVELOPMENT_CPU) if model.sampled else (TRAIN_FUSION, DEVELOPMENT)
-    fusion = learn_fusion(ranks, model, name, data, learned_on) if model.fused else None
-    ranked = rerank(ranks, model, data, watched, fusion["weights"] if fusion else None)
-    part()
-    if not leading:
+    leave_process_group()
+    if not is_rank_zero():
         return {}
-    metrics = {"development/mrr": mean_reciprocal_rank(ranked.task, ranked.row)}
-    if model.fused:
-        metrics["development/mrr_alone"] = mean_reciprocal_rank(ranked.task, ranked.alone)
-
+    if trainer.fast_dev_run or not model.development:
+        say("nothing is saved: this was a trial (fast_dev_run), or there was no epoch to train")
+        return {}
+    metrics = {key: value for key, value in model.development.items()}
     for logger in trainer.loggers:
         logger.log_metrics(metrics)
         logger.save()
-    save_ranker(ranks, model, name, folder)
-    if fusion:
-        write_json(folder.fusion, fusion)
-    seconds = time.perf_counter() - started
-    measured = {**metrics, **model.findings(), "seconds": round(seconds, 1), "data": data.fingerprint()}
-    write_json(folder.development, measured)
-    write_text(folder.config, yaml.safe_dump(config, sort_keys=False))  # last: it says that training is complete
+    _save(trainer, model, name, folder, config, time.perf_counter() - started, data)
     with never_fatal():
         if run is not None:
             log_training(run, folder, name, data)
     with never_fatal():  # whatever became of the artifacts: the next training must not log into this run
         finish_run(run, metrics | model.findings())
-    _report(name, metrics, model, fusion, folder)
+    _report(name, model, folder)
     return metrics
 
 
-def _trained_already(folder: RunFolder, config: dict[str, Any], data: RetrievalData) -> dict[str, float]:
-    """What a complete training with these settings on this data has measured; empty when there is none."""
-    if not folder.config.is_file() or changed_part(folder) is not None:
-        return {}
-    if what_is_learned(folder.load_config()) != what_is_learned(config):
-        return {}
-    measured = read_json(folder.development)
-    if measured.get("data") != data.fingerprint():
-        return {}
-    return {key: value for key, value in measured.items() if key.startswith("development/mrr")}
-
-
-def save_ranker(trainer: L.Trainer, model: Ranker, name: str, folder: RunFolder) -> None:
-    """Checkpoint, further files and class of the ranker."""
-    if not isinstance(model, NeuralRanker):  # its checkpoints are there already
-        folder.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        trainer.save_checkpoint(folder.checkpoint)
-    model.save_files(folder.path)
-    write_json(folder.ranker, {"name": name, "class": f"{type(model).__module__}.{type(model).__qualname__}"})
-
-
-def _fit(trainer: L.Trainer, model: Ranker, data: L.LightningDataModule, checkpoint: Path | None) -> None:
-    try:
-        trainer.fit(model, data, ckpt_path=checkpoint, weights_only=True)
-    except SystemExit as stopped:  # Lightning's answer to Ctrl-C
-        if isinstance(stopped.__context__, KeyboardInterrupt):
-            raise KeyboardInterrupt from None
-        raise
-    finally:
-        model.end_progress()
-
-
-def _has_gpu(accelerator: str) -> bool:
-    return accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
-
-
-def _given(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration without empty settings, to be read by a person; config.yaml has them all."""
-    filled = {key: _given(value) if isinstance(value, dict) else value for key, value in config.items()}
-    return {key: value for key, value in filled.items() if value is not None}
-
-
-def _settle_trainer(config: dict[str, Any], model: Ranker, name: str) -> None:
-    """Writes what the ranker fixes into the configuration: what is saved is what ran. Says what was overruled."""
-    check_precision(config["trainer"]["precision"], model)
-    for key, value in model.trainer_settings().items():
-        asked = config["trainer"][key]
-        if asked not in (value, None, _TRAINER_DEFAULTS.get(key)):
-            say(f"{name} runs with --trainer.{key} {value}: {asked} is ignored")
-        config["trainer"][key] = value
-    for key in ("logger", "callbacks", "default_root_dir"):
-        config["trainer"].pop(key, None)
+def quiet_lightning() -> None:
+    """Silence Lightning's advice on devices and loggers."""
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning")
 
 
 def check_precision(precision: Any, model: Ranker) -> None:
@@ -215,22 +105,151 @@ def check_precision(precision: Any, model: Ranker) -> None:
         )
 
 
-def quiet_lightning() -> None:
-    """Lightning's advice on devices and loggers is for trainings with gradients."""
-    for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="lightning")
+# --- before the training
 
 
-def _report(
-    name: str, metrics: dict[str, float], model: Ranker, fusion: dict[str, Any] | None, folder: RunFolder
-) -> None:
+def _settle(config: dict[str, Any], model: Ranker, name: str) -> None:
+    """Write what depends on the ranker and the machine into the configuration: what is saved is what ran."""
+    trainer = config["trainer"]
+    if not model.has_seeds and config["seed"] != 1:
+        say(f"{name} draws nothing at random: --seed {config['seed']} is ignored, results go to seed-1")
+        config["seed"] = 1
+    if model.single_process and trainer["devices"] not in (1, "1", "auto"):
+        say(f"{name} is trained in one process: --trainer.devices {trainer['devices']} is ignored")
+        trainer["devices"] = trainer["num_nodes"] = 1
+    gpu = trainer["accelerator"] in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+    trainer["precision"] = trainer["precision"] or model.default_precision(gpu)
+    check_precision(trainer["precision"], model)
+    processes = process_count(trainer)
+    if trainer["strategy"] == "auto":
+        trainer["strategy"] = model.default_strategy(processes)
+    for key in ("logger", "callbacks", "default_root_dir"):
+        trainer.pop(key, None)
+
+
+def _without_empty(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration without empty settings, for a person to read; config.yaml has them all."""
+    filled = {key: _without_empty(value) if isinstance(value, dict) else value for key, value in config.items()}
+    return {key: value for key, value in filled.items() if value is not None}
+
+
+def _trained_already(folder: RunFolder, config: dict[str, Any], data: RetrievalData) -> dict[str, float]:
+    """Return what a complete training with these settings on this data has measured; empty if there is none."""
+    if not folder.config.is_file() or changed_dependency(folder) is not None:
+        return {}
+    if settings_that_matter(folder.load_config()) != settings_that_matter(config):
+        return {}
+    measured = read_json(folder.development)
+    if measured.get("data") != data.fingerprint():
+        return {}
+    return {key: value for key, value in measured.items() if key.startswith("development/mrr")}
+
+
+def _checkpoint_to_resume(folder: RunFolder, config: dict[str, Any], data: RetrievalData) -> Path | None:
+    """Return last.ckpt of an unfinished training with the same settings on the same data."""
+    started_with = _started_with(config, data)
+    path = folder.last_checkpoint
+    if path.is_file() and folder.training.is_file():
+        try:
+            same = read_json(folder.training) == started_with
+            torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except Exception as error:  # cut short, or not a checkpoint at all
+            say(f"{path} is damaged; training starts from the beginning ({' '.join(str(error).split())[:100]})")
+        else:
+            if same:
+                say(f"resuming the unfinished training from {path} (remove it to start from the beginning)")
+                return path
+            kept = path.with_name("other-settings.ckpt")
+            if is_rank_zero():
+                path.replace(kept)
+            say(f"an unfinished training with other settings is not resumed; its checkpoint is kept as {kept}")
+    if is_rank_zero():
+        write_json(folder.training, started_with)
+    return None
+
+
+def _started_with(config: dict[str, Any], data: RetrievalData) -> dict[str, Any]:
+    """Return what determines the weights. The number of processes does so through dropout only."""
+    trainer = {key: value for key, value in config["trainer"].items() if key not in ("num_nodes", "log_every_n_steps")}
+    settings = [config["seed"], config["model"], {**trainer, "strategy": str(trainer["strategy"])}]
+    return {"settings": fingerprint(settings), "data": data.fingerprint()}
+
+
+def _start_logging(
+    folder: RunFolder, config: dict[str, Any], data: RetrievalData, name: str, resumed: bool
+) -> tuple[Any, list[Logger]]:
+    """Return the W&B run, None without tracking, and the loggers of the trainer; nothing beyond rank zero."""
+    if not is_rank_zero() or config["trainer"]["fast_dev_run"]:
+        return None, []
+    _keep_metrics(folder.path, resumed)
+    config = {**config, "trainer": {**config["trainer"], "strategy": str(config["trainer"]["strategy"])}}
+    run = start_run(RunLabels(name, data.name, config["seed"], "train").init_arguments(config, folder.path))
+    loggers: list[Logger] = [CSVLogger(folder.path, name="", version="")]
+    if run is not None:
+        for metric, summary in LOGGED_METRICS.items():
+            run.define_metric(metric, summary=summary)
+        loggers.append(WandbLogger(experiment=run))
+    return run, loggers
+
+
+def _keep_metrics(folder: Path, resumed: bool) -> None:
+    """Keep the metrics from before an interruption, because the logger starts a new file."""
+    metrics, earlier = folder / "metrics.csv", sorted(folder.glob("metrics.before-*.csv"))
+    if resumed and metrics.is_file():
+        metrics.rename(folder / f"metrics.before-{len(earlier) + 1}.csv")
+    for path in [] if resumed else earlier:
+        path.unlink()
+
+
+def _callbacks(model: Ranker, folder: RunFolder, run: Any) -> list[L.Callback]:
+    """Return what surrounds the training here; the ranker adds its own (`configure_callbacks`)."""
+    explanations: list[L.Callback] = [Explanations()] if run is not None and model.explains else []
+    if not isinstance(model, NeuralRanker):
+        return [*explanations, EpochReport("EM" if hasattr(model, "iterations") else "tune", loss=None)]
+    rates = [LearningRateMonitor("step")] if is_rank_zero() and run is not None else []
+    return [*explanations, EpochReport(), TrainingMonitor(), *rates, BestCheckpoint(folder.last_checkpoint.parent)]
+
+
+def _fit(trainer: L.Trainer, model: Ranker, data: L.LightningDataModule, checkpoint: Path | None) -> None:
+    try:
+        trainer.fit(model, data, ckpt_path=checkpoint, weights_only=True)
+    except SystemExit as stopped:  # Lightning's answer to Ctrl-C
+        if isinstance(stopped.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
+
+
+# --- after the training
+
+
+def _save(
+    trainer: L.Trainer, model: Ranker, name: str, folder: RunFolder, config: dict[str, Any], seconds: float,
+    data: RetrievalData,
+) -> None:  # fmt: skip
+    """Replace the results of an earlier training in this folder; config.yaml comes last."""
+    exported = folder.table if getattr(model, "export", None) else None  # written when fitting ended
+    folder.remove_results(keep=exported)
+    trainer.save_checkpoint(folder.checkpoint, weights_only=True)
+    model.save_artifacts(folder.path)
+    if fusion := (model.fusion or getattr(model, "stages", None)):
+        if "features" in fusion:
+            fusion = {**fusion, "features": ["bm25_lemm", f"{name} (alone)"]}
+        write_json(folder.fusion, fusion)
+    write_dependencies(model, folder)
+    measured = {**model.development, **model.findings(), "seconds": round(seconds, 1), "data": data.fingerprint()}
+    write_json(folder.development, measured)
+    config["trainer"]["strategy"] = str(config["trainer"]["strategy"])
+    write_text(folder.config, yaml.safe_dump(config, sort_keys=False))
+
+
+def _report(name: str, model: Ranker, folder: RunFolder) -> None:
+    metrics = model.development
     found = [f"{key} {value:g}" for key, value in model.findings().items() if "/" not in key]
     parameters = ", ".join([f"field {model.field}", *(["development_cpu"] if model.sampled else []), *found])
     alone = f", alone {metrics['development/mrr_alone']:.4f}" if "development/mrr_alone" in metrics else ""
     weights = ""
-    if fusion:
-        pairs = zip(fusion["features"], fusion["weights"], strict=True)
-        weights = "; fusion weights " + ", ".join(f"{feature} {weight:.3f}" for feature, weight in pairs)
+    if model.fusion:
+        first_stage, own = model.fusion_weights
+        weights = f"; fusion weights bm25_lemm {first_stage:.3f}, {name} {own:.3f}"
     print(f"{name}: development MRR {metrics['development/mrr']:.4f}{alone} ({parameters}{weights})")
     say(f"saved in {folder.path}")

@@ -1,24 +1,24 @@
-"""A loader that knows where the trainer stands, and makes batches ahead in a thread."""
+"""Loaders of batches: finished ones, and those of an epoch, which a thread makes ahead of time."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 T = TypeVar("T")
 
-AHEAD = 4  # batches that are made before they are asked for
+AHEAD = 4  # batches that are made before they are needed
 
 
 class EpochLoader(Generic[T]):
-    """Batches of the current epoch, from the one that comes next.
+    """Batches of the current epoch, starting with the next one.
 
-    Lightning gives a resumed training a fresh iterator: of the first epoch, from the beginning. So epoch and batch
-    are asked of the trainer, and only when the first batch is wanted, when it knows them.
+    Lightning gives a resumed training a fresh iterator: of the first epoch, from the beginning. Therefore epoch and
+    batch come from the trainer, and only when the first batch is requested, when it knows them.
 
     Args:
         make: (epoch, number) -> batch; a pure function.
@@ -48,10 +48,19 @@ class EpochLoader(Generic[T]):
                     future.cancel()
 
 
-def ready_made(batches: Sequence[T] | Dataset[T]) -> DataLoader[T]:
-    """Batches handed on as they are: nothing is copied, nothing dropped, nothing padded."""
-    return DataLoader(batches, batch_size=None, num_workers=0, collate_fn=_as_it_is)  # type: ignore[arg-type]
+class Batches(Generic[T]):
+    """Finished batches, in their order: nothing is copied, dropped, padded, or given to a distributed sampler.
 
+    Lightning replaces the sampler of a torch `DataLoader` when there are several processes; it leaves other iterables
+    alone.
+    """
 
-def _as_it_is(batch: T) -> T:
-    return batch
+    def __init__(self, batches: Sequence[T] | Dataset[T]) -> None:
+        self.batches: Any = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[T]:
+        for number in range(len(self.batches)):
+            yield self.batches[number]

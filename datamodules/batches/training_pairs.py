@@ -17,7 +17,7 @@ from lexical.terminal import say
 
 
 class TrainingPairs:
-    """The batches of one process. `share` = (rank, number of processes)."""
+    """The batches of one process. `process` = (rank, number of processes)."""
 
     def __init__(
         self,
@@ -26,15 +26,15 @@ class TrainingPairs:
         relevant: Ragged,
         negatives: np.ndarray,
         options: PairOptions,
-        share: tuple[int, int] = (0, 1),
+        process: tuple[int, int] = (0, 1),
         sequences: Ragged | None = None,
     ) -> None:
         self.forward, self.queries, self.relevant, self.negatives = forward, queries, relevant, negatives
-        self.options, self.share, self.sequences = options, share, sequences
+        self.options, self.process, self.sequences = options, process, sequences
         self._order_of: tuple[int, np.ndarray] | None = None  # of the epoch that was asked for last
         usable = (relevant.lengths() > 0) & (negatives >= 0).any(axis=1)
         self.usable = np.flatnonzero(usable)
-        which = "relevant candidate" if options.found_only else "relevant document"
+        which = "relevant candidate" if options.retrieved_only else "relevant document"
         if left_out := len(usable) - len(self.usable):
             say(f"{left_out:,} training queries have no {which} or no other candidate: they are left out")
         if not len(self.usable):
@@ -44,7 +44,7 @@ class TrainingPairs:
 
     @property
     def pairs_per_step(self) -> int:
-        return self.options.at_once * self.options.parts * self.share[1]
+        return self.options.pairs_at_once * self.options.parts * self.process[1]
 
     def __len__(self) -> int:
         """Batches of an epoch: the same for every process, the last ones perhaps small or empty."""
@@ -54,8 +54,8 @@ class TrainingPairs:
         """The batch `number` of this process in the epoch."""
         order = self._order(epoch)
         step, part = divmod(number, self.options.parts)
-        first = step * self.pairs_per_step + (self.share[0] * self.options.parts + part) * self.options.at_once
-        chosen = order[first : first + self.options.at_once]
+        first = step * self.pairs_per_step + (self.process[0] * self.options.parts + part) * self.options.pairs_at_once
+        chosen = order[first : first + self.options.pairs_at_once]
         documents = [document for query in chosen for document in self.draw(epoch, int(query))]
         rows = [self.queries.row(query) for query in chosen]
         offsets = offsets_of(np.array([len(row) for row in rows], np.int64))

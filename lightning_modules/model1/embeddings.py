@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lexical.batches import Needs, TuningBatch
+from lexical.batches import DevelopmentBatch
 from lexical.encoders import PACKAGED
 from lexical.errors import require
 from lexical.model1.embedding_table import nearest_translations
@@ -24,7 +24,7 @@ class Model1Embed(TranslationRanker):
         neighbours: nearest tokens that a document token translates to.
         p_self: T(t|t); tuned on development when not given.
         smoothing: lambda, the weight of P(q|C); tuned on development when not given.
-        fused: the row is this ranker fused with the first stage, BM25 (lemm).
+        fused: the row of the results table is this ranker fused with the first stage, BM25 (lemm).
         rerank_depth: candidates of a query that are re-ranked.
     """
 
@@ -42,20 +42,18 @@ class Model1Embed(TranslationRanker):
         require(neighbours >= 1, "--model.neighbours", neighbours, "1 or more")
         self.vectors, self.neighbours = vectors, neighbours
 
-    def needs(self) -> Needs:
-        return Needs((self.field,), train="development", depth=self.rerank_depth)
-
-    def read_inputs(self) -> None:
+    def check_inputs(self) -> None:
         check_vectors(self.vectors)
 
-    def training_step(self, batch: TuningBatch, batch_idx: int) -> None:  # noqa: ARG002
-        found = read_vectors(self.vectors, batch.vocabulary)
-        say(f"{len(found.tokens):,} of {len(batch.vocabulary):,} tokens of the field {batch.field} have a vector")
+    def training_step(self, batch: DevelopmentBatch, batch_idx: int) -> None:  # noqa: ARG002
+        vectors = read_vectors(self.vectors, batch.vocabulary)
+        say(f"{len(vectors.tokens):,} of {len(batch.vocabulary):,} tokens of the field {batch.field} have a vector")
         sources = batch.forward.collection_frequency > 0
         with progress_bar() as bar:
-            row = bar.add_task("nearest tokens", total=int(sources[found.tokens].sum()))
-            learned = nearest_translations(found, sources, self.neighbours, lambda done: bar.advance(row, done))
+            task = bar.add_task("nearest tokens", total=int(sources[vectors.tokens].sum()))
+            learned = nearest_translations(vectors, sources, self.neighbours, lambda done: bar.advance(task, done))
         self.use(self.choose_table(learned, batch, thresholds=(0.0,)))
+        self.stop_training()
 
     def source(self) -> dict[str, Any]:
         return {"ranker": "cosine of embeddings", "vectors": self.vectors, "neighbours": self.neighbours}

@@ -1,6 +1,6 @@
 """Model 1 with a table that was made elsewhere: imported from MGIZA, exported from a network, or edited by hand.
 
-A table on disk is final, so nothing but lambda is tuned. Its tokens are matched by their text with those of the field.
+A table on disk is final, so only lambda is tuned. Its tokens are matched by their text with those of the field.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lexical.batches import Needs, TuningBatch
+from lexical.batches import DevelopmentBatch
 from lexical.errors import UserError
 from lexical.model1.table import renumbered
 from lexical.model1.table_files import SavedTable, load_table
@@ -23,7 +23,7 @@ class Model1Table(TranslationRanker):
         table: folder of the table (table.safetensors, vocab.txt, meta.json).
         field: word, lemm, word_all or bwps.
         smoothing: lambda, the weight of P(q|C); tuned on development when not given.
-        fused: the row is this ranker fused with the first stage, BM25 (lemm).
+        fused: the row of the results table is this ranker fused with the first stage, BM25 (lemm).
         rerank_depth: candidates of a query that are re-ranked.
     """
 
@@ -41,21 +41,20 @@ class Model1Table(TranslationRanker):
         self.table = table
         self.given_table: SavedTable | None = None
 
-    def needs(self) -> Needs:
-        return Needs((self.field,), train="development", depth=self.rerank_depth)
+    def check_inputs(self) -> None:
+        self.given_table = self.given_table or load_table(Path(self.table).expanduser())
 
-    def read_inputs(self) -> None:
-        self.given_table = load_table(Path(self.table).expanduser())
-
-    def training_step(self, batch: TuningBatch, batch_idx: int) -> None:  # noqa: ARG002
+    def training_step(self, batch: DevelopmentBatch, batch_idx: int) -> None:  # noqa: ARG002
         saved = self.given_table
         assert saved is not None
         table, known = renumbered(saved.table, saved.vocabulary, batch.vocabulary)
         if not known:
             raise UserError(f"{self.table} has no token of the field {batch.field}: choose another --model.field")
         say(f"{known:,} of the table's {len(saved.vocabulary):,} tokens are in the field {batch.field}")
-        self.made_by = {key: saved.meta.get(key) for key in ("source", "parameters")}
         self.use(self.choose_smoothing(table, batch))
+        self.stop_training()
 
     def source(self) -> dict[str, Any]:
-        return {"ranker": "a given table", "table": self.made_by}
+        assert self.given_table is not None
+        meta = self.given_table.meta
+        return {"ranker": "a given table", "table": {key: meta.get(key) for key in ("source", "parameters")}}

@@ -1,6 +1,6 @@
 """A trained network as a sparse table (the paper's "Sparsification/Export to Non-Parametric Format").
 
-T(q|d) of all pairs is computed row by row (row = query token), small values are dropped, and the rest goes to disk at
+T(q|d) of all pairs is computed row by row (row = query token), small values are dropped, and the rest is written at
 once: memory does not grow with the vocabulary.
 """
 
@@ -9,23 +9,25 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from lexical.errors import require
 from lexical.model1.table_files import TABLE, TableWriter
 from lexical.terminal import progress_bar
-from lightning_modules.neural_model1.ranker import NNModel1
+
+if TYPE_CHECKING:
+    from lightning_modules.neural_model1.ranker import NeuralModel1
 
 ROWS_AT_ONCE = 512  # query tokens whose vectors are computed together
 
 
 class ExportSettings(NamedTuple):
-    """What is kept.
+    """What the table keeps.
 
     threshold: smaller T(q|d) are dropped; the paper's is 0.0001.
-    top_k: at most so many document tokens for each query token; all when not given.
+    top_k: at most this many document tokens per query token; all when not given.
     whole_vocabulary: document tokens that do not occur in the collection, too.
     """
 
@@ -33,9 +35,10 @@ class ExportSettings(NamedTuple):
     top_k: int | None = None
     whole_vocabulary: bool = False
 
-    def check(self) -> ExportSettings:
-        require(0 <= self.threshold < 1, "--model.threshold", self.threshold, "from 0 to less than 1")
-        require(self.top_k is None or self.top_k >= 1, "--model.top_k", self.top_k, "1 or more")
+    def check(self, prefix: str = "") -> ExportSettings:
+        flag, top_k = f"--model.{prefix}", self.top_k
+        require(0 <= self.threshold < 1, f"{flag}threshold", self.threshold, "from 0 to less than 1")
+        require(top_k is None or top_k >= 1, f"{flag}top_k", top_k, "1 or more")
         return self
 
 
@@ -44,18 +47,23 @@ class ExportReport(NamedTuple):
     bytes: int  # of table.safetensors
     pairs: int  # that were computed
     share_of_pairs: float
-    share_of_mass: float  # sum of the T(q|d) that are kept, of all T(q|d)
+    share_of_mass: float  # sum of the T(q|d) that are kept / sum of all T(q|d)
     seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.entries:,} of {self.pairs:,} pairs ({100 * self.share_of_pairs:.2f}%), "
+            f"{100 * self.share_of_mass:.1f}% of the mass of T, {self.bytes / 1e6:.1f} MB, {self.seconds:.0f} s"
+        )
 
 
 def export_table(
-    model: NNModel1, vocabulary: Sequence[str], in_collection: np.ndarray, settings: ExportSettings, folder: Path,
-    source: dict[str, Any],
+    model: NeuralModel1, vocabulary: Sequence[str], in_collection: np.ndarray, settings: ExportSettings, folder: Path,
 ) -> ExportReport:  # fmt: skip
-    """Writes the table of `model` into `folder`. `in_collection`: (vocabulary,) bool, the tokens that occur there."""
+    """Write the table of `model` to `folder`. `in_collection`: (vocabulary,) bool, the tokens that occur there."""
     started = time.perf_counter()
     document_tokens = np.arange(len(vocabulary)) if settings.whole_vocabulary else np.flatnonzero(in_collection)
-    kept = whole = 0.0
+    kept = total = 0.0
     model.eval()
     with progress_bar() as bar, TableWriter(folder, vocabulary) as writer:
         task = bar.add_task("export T(q|d)", total=len(vocabulary))
@@ -65,14 +73,14 @@ def export_table(
                 chosen = _chosen(row, settings)
                 writer.append(document_tokens[chosen], row[chosen])
                 kept += float(row[chosen].sum(dtype=np.float64))
-                whole += float(row.sum(dtype=np.float64))
+                total += float(row.sum(dtype=np.float64))
             bar.advance(task, len(queries))
         entries, pairs = sum(writer.lengths), len(vocabulary) * len(document_tokens)
-        shares = {"share_of_pairs": entries / max(1, pairs), "share_of_mass": kept / max(whole, 1e-30)}
+        shares = {"share_of_pairs": entries / max(1, pairs), "share_of_mass": kept / max(total, 1e-30)}
         writer.finish(
             {
                 "field": model.field,
-                "source": source,
+                "source": {"ranker": "neural Model 1", "seed": model.seed, "checkpoint": model.fingerprint()},
                 "parameters": {"threshold": settings.threshold, "p_self": model.p_self},
                 "scored_with": {"smoothing": 0.0, "floor": model.floor},
                 "export": {**settings._asdict(), "pairs": pairs, **shares},
@@ -82,8 +90,16 @@ def export_table(
     return ExportReport(entries, size, pairs, **shares, seconds=time.perf_counter() - started)
 
 
+def is_exported(model: NeuralModel1, settings: ExportSettings, meta: dict[str, Any]) -> bool:
+    """Return whether a table with this meta.json is the export of this very network with these settings."""
+    exported: Any = meta.get("export")
+    asked = settings._asdict()
+    same = isinstance(exported, dict) and {key: exported.get(key) for key in asked} == asked
+    return same and meta.get("source", {}).get("checkpoint") == model.fingerprint()
+
+
 def _chosen(row: np.ndarray, settings: ExportSettings) -> np.ndarray:
-    """Places of the values that are kept, ascending."""
+    """Return the positions of the values that are kept, ascending."""
     chosen = np.flatnonzero(row >= settings.threshold)
     if settings.top_k is not None and len(chosen) > settings.top_k:
         best = np.argpartition(-row[chosen], settings.top_k - 1)[: settings.top_k]

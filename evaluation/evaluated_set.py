@@ -1,0 +1,65 @@
+"""One query set as a trained ranker has ranked it: scores, run, measures. Held in full precision, written once."""
+
+from __future__ import annotations
+
+from functools import cache, cached_property
+
+import numpy as np
+
+from evaluation.measures import Measured, main_measure, measure, recall_at
+from lexical.batches import EvaluationSet
+from lexical.ranking.order import ranking_order
+from lexical.ranking.trec_run import Run
+
+FIRST_STAGE_DEPTH = 100  # documents that a slower ranker would get: their recall is measured
+
+
+class EvaluatedSet:
+    """The ranking of one query set.
+
+    Args:
+        query_set: queries, candidates, judgements.
+        alone: (pairs,) the ranker's own scores.
+        fused: (pairs,) its scores fused with the first stage; None for a row that is not a fusion.
+        seconds: time that the ranker took to score.
+    """
+
+    def __init__(self, query_set: EvaluationSet, alone: np.ndarray, fused: np.ndarray | None, seconds: float) -> None:
+        self.query_set, self.alone, self.fused, self.seconds = query_set, alone, fused, seconds
+
+    @property
+    def variants(self) -> list[bool]:
+        """Rankings that are reported, as values of the argument `alone`: the row, and without BM25 if it is a fusion."""
+        return [False] if self.fused is None else [False, True]
+
+    def scores(self, alone: bool) -> np.ndarray:
+        """(pairs,) scores of the row of the results table, or of the ranker without BM25."""
+        return self.alone if alone or self.fused is None else self.fused
+
+    @cached_property
+    def measure_names(self) -> list[str]:
+        """The main measure, then recall."""
+        depth = self.query_set.depth
+        recalls = [recall_at(k) for k in sorted({FIRST_STAGE_DEPTH, depth}) if k <= depth]
+        return [main_measure(self.query_set.graded), *recalls]
+
+    @cache  # noqa: B019 - lives as long as the evaluation
+    def run(self, alone: bool) -> Run:
+        """The ranking in the order of the tie rule."""
+        task, scores = self.query_set.task, self.scores(alone)
+        order = ranking_order(task.candidates, scores, task.id_order)
+        documents = self.query_set.document_ids(task.candidates.values[order])
+        return Run(self.query_set.query_ids, np.asarray(task.candidates.offsets), documents, scores[order])
+
+    @cache  # noqa: B019
+    def measures(self, alone: bool) -> list[Measured]:
+        """Per-query values of all measures."""
+        return measure(self.run(alone), self.query_set.qrels, self.measure_names)
+
+    def logged(self) -> dict[str, float]:
+        """Metrics for loggers, such as test/mrr, test/recall@100, and test/mrr_alone for a fusion."""
+        return {
+            f"{self.query_set.name}/{measured.measure.lower()}{'_alone' if alone else ''}": measured.mean
+            for alone in self.variants
+            for measured in self.measures(alone)
+        }
