@@ -158,7 +158,8 @@ class RetrievalData(L.LightningDataModule):
         needs = self.needs
         if needs.validation is not None:
             return Batches([self.validation_batch(needs, self._process)])
-        return Batches(self.evaluation_batches(DEVELOPMENT, needs))
+        # made when validation starts: EM chooses the field that it scores when its training ends
+        return Batches(lambda: self.evaluation_batches(DEVELOPMENT, self.needs))
 
     def test_dataloader(self) -> Any:
         """A loader for each query set that is evaluated."""

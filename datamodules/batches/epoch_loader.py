@@ -53,14 +53,22 @@ class Batches(Generic[T]):
 
     Lightning replaces the sampler of a torch `DataLoader` when there are several processes; it leaves other iterables
     alone.
+
+    Args:
+        batches: a sequence or data set of batches, or a function that returns one whenever the loader is iterated.
     """
 
-    def __init__(self, batches: Sequence[T] | Dataset[T]) -> None:
-        self.batches: Any = batches
+    def __init__(self, batches: Sequence[T] | Dataset[T] | Callable[[], Sequence[T]]) -> None:
+        self._batches = batches
+
+    @property
+    def batches(self) -> Any:
+        return self._batches() if callable(self._batches) else self._batches
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[T]:
-        for number in range(len(self.batches)):
-            yield self.batches[number]
+        batches = self.batches
+        for number in range(len(batches)):
+            yield batches[number]
