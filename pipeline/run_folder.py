@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,12 @@ from lexical.errors import UserError
 from lexical.small_files import read_json
 from lightning_modules.model1.translation_ranker import TABLE_FOLDER
 from lightning_modules.trained import CHECKPOINT
+
+IRRELEVANT_SETTINGS = {  # that do not change the trained weights
+    "model": ("pairs_at_once", "checkpoint_steps", "gradient_checkpointing"),
+    "trainer": ("accelerator", "devices", "num_nodes", "strategy", "accumulate_grad_batches", "log_every_n_steps"),
+    "data": ("workers", "cache_dir"),
+}
 
 
 class RunFolder(NamedTuple):
@@ -104,6 +111,15 @@ class RunFolder(NamedTuple):
         if not isinstance(config, dict):
             raise UserError(f"{self.config} is damaged: train this ranker again")
         return config
+
+
+def settings_that_matter(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that decide the trained weights; another machine or output folder trains the same ranker."""
+    sections = {
+        section: {key: value for key, value in (config.get(section) or {}).items() if key not in irrelevant}
+        for section, irrelevant in IRRELEVANT_SETTINGS.items()
+    }
+    return {"seed": config.get("seed"), **sections}
 
 
 def trained_models(data_folder: Path) -> dict[str, list[int]]:

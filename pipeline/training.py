@@ -37,8 +37,7 @@ from lightning_modules.ranker import Ranker
 from pipeline.command_line import RankerCLI
 from pipeline.dependencies import changed_dependency, check_dependencies, write_dependencies
 from pipeline.processes import is_rank_zero, leave_process_group, process_count
-from pipeline.run_folder import RunFolder
-from pipeline.steps import settings_that_matter
+from pipeline.run_folder import RunFolder, settings_that_matter
 from pipeline.tracked_results import log_training
 from pipeline.tracking import RunLabels, finish_run, never_fatal, start_run
 
