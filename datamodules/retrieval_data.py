@@ -292,8 +292,14 @@ class RetrievalData(L.LightningDataModule):
 
     def sequences(self, field: str) -> Ragged:
         """Return the documents as an encoder reads them: word pieces without the expansion, which is for the index."""
-        fields = self.unexpanded if field == WORD_PIECES else self.prepared
-        return fields.field(field).sequences
+        return self._fields_read(field).field(field).sequences
+
+    def sequences_folder(self, field: str) -> Path:
+        """Return the prepared folder of `sequences`."""
+        return self._fields_read(field).field_folder(field)
+
+    def _fields_read(self, field: str) -> PreparedFields:
+        return self.unexpanded if field == WORD_PIECES else self.prepared
 
     @cache  # noqa: B019 - lives as long as the program; every fused row needs it
     def first_stage_scores(self, query_set: str, depth: int) -> np.ndarray:

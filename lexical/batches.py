@@ -6,6 +6,7 @@ A data module and a ranker know each other through this file only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -67,6 +68,15 @@ class RankerData(Protocol):
 
     def tokens_in_collection(self, field: str) -> np.ndarray:
         """(vocabulary,) bool: the tokens that occur in the collection."""
+        ...
+
+    def sequences(self, field: str) -> Ragged:
+        """(documents,) rows of the documents' tokens in the order of the text."""
+        ...
+
+    def sequences_folder(self, field: str) -> Path:
+        """The prepared folder of `sequences`: other sequences are in a folder of another name. What is derived from them
+        is cached beside it."""
         ...
 
     def development_batches(self, fields: Sequence[str], depth: int) -> list[DevelopmentBatch]: ...
