@@ -1,4 +1,4 @@
-"""Writes what `trainer.test` has measured: TREC runs, and each query's values, per seed and averaged over the seeds.
+"""Writes what `trainer.test` has measured: TREC runs and the values of each query, per seed and averaged over seeds.
 
     <folder>/runs/<query_set>[.alone].run           scores of every candidate
     <folder>/per_query/<query_set>[.alone].tsv      query, measure, value
@@ -11,18 +11,10 @@ from pathlib import Path
 
 import lightning as L
 
-from evaluation.measures import per_query_tsv
-from evaluation.seed_averages import seed_average
-from lexical.errors import UserError
+from evaluation.evaluated_set import metric_name
+from evaluation.measurements import combine_seeds, per_query_path, ranking_name, read_measurements, write_measurements
 from lexical.ranking.trec_run import write_run
-from lexical.small_files import write_text
-from lexical.terminal import say
 from lightning_modules.ranker import Ranker
-
-
-def variant(query_set: str, alone: bool) -> str:
-    """Return the name of a ranking: the row, or the ranker without BM25."""
-    return f"{query_set}{'.alone' if alone else ''}"
 
 
 class RunFiles(L.Callback):
@@ -39,20 +31,17 @@ class RunFiles(L.Callback):
 
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, Ranker)
-        if not trainer.is_global_zero:
-            return
-        for name, evaluated in pl_module.evaluated.items():
+        for name, evaluated in pl_module.evaluated.items() if trainer.is_global_zero else ():
             for alone in evaluated.variants:
-                path = self.folder / "runs" / f"{variant(name, alone)}.run"
+                path = self.folder / "runs" / f"{ranking_name(name, alone)}.run"
                 write_run(evaluated.run(alone), path, self.tag)
                 if self.leaderboard:
                     write_run(evaluated.run(alone), path.with_suffix(".leaderboard.tsv"), self.tag, leaderboard=True)
-                text = per_query_tsv(evaluated.measures(alone))
-                write_text(self.folder / "per_query" / f"{variant(name, alone)}.tsv", text)
+            write_measurements(self.folder, evaluated.measurements)
 
 
 class SeedAverages(L.Callback):
-    """When a test ends, on rank zero: averages the values of each query over the seeds that are there, and logs them.
+    """When a test ends, on rank zero: averages each query's values over the seeds that are there, and logs the means.
 
     Args:
         folder: of this seed's run; the other seeds are beside it.
@@ -63,20 +52,15 @@ class SeedAverages(L.Callback):
 
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, Ranker)
-        if not trainer.is_global_zero:
-            return
-        for name, evaluated in pl_module.evaluated.items():
-            for alone in evaluated.variants:
-                file = f"{variant(name, alone)}.tsv"
-                files = sorted(self.folder.parent.glob(f"seed-*/per_query/{file}"))
-                try:
-                    averages = seed_average(files)
-                except UserError as error:
-                    say(f"{name} is not averaged over the seeds: {error}")
-                    continue
-                write_text(self.folder.parent / "per_query" / file, per_query_tsv(averages))
-                suffix = "_alone" if alone else ""
-                means = {f"{name}/{mean.measure.lower()}{suffix}_over_seeds": mean.mean for mean in averages}
-                for logger in trainer.loggers:
-                    logger.log_metrics({**means, f"{name}/seeds": float(len(files))})
-
+        ranker = self.folder.parent
+        for name, evaluated in pl_module.evaluated.items() if trainer.is_global_zero else ():
+            seeds = {self.folder.name: evaluated.measurements}
+            for other in sorted(ranker.glob("seed-*")):
+                if other != self.folder and per_query_path(other, name, alone=False).is_file():
+                    variants = [read_measurements(other, name, alone) for alone in evaluated.variants]
+                    seeds[other.name] = [measurement for variant in variants for measurement in variant]
+            averages = combine_seeds(ranker.name, seeds)
+            write_measurements(ranker, averages)
+            means = {f"{metric_name(average)}_over_seeds": average.mean for average in averages}
+            for logger in trainer.loggers:
+                logger.log_metrics({**means, f"{name}/seeds": float(len(seeds))})

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from evaluation.hypotheses import Hypothesis, Verdict, verdicts
-from evaluation.significance import THRESHOLD
+from evaluation.significance import THRESHOLD, Hypothesis, Verdict, verdicts
 from lexical.errors import UserError
 
 MARK = "★"

@@ -1,4 +1,4 @@
-"""One query set as a trained ranker has ranked it: scores, run, measures. Held in full precision, written once."""
+"""One query set as a trained ranker has ranked it: scores, run, measurements."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from evaluation.measures import Measured, main_measure, measure, recall_at
+from evaluation.measurements import Measurement
+from evaluation.measures import main_measure, measure, recall_at
 from lexical.batches import EvaluationSet
 from lexical.ranking.order import ranking_order
 from lexical.ranking.trec_run import Run
 
-FIRST_STAGE_DEPTH = 100  # documents that a slower ranker would get: their recall is measured
+FIRST_STAGE_DEPTH = 100  # documents that a slower ranker would re-rank: their recall is measured
 
 
 class EvaluatedSet:
@@ -36,13 +37,6 @@ class EvaluatedSet:
         """(pairs,) scores of the row of the results table, or of the ranker without BM25."""
         return self.alone if alone or self.fused is None else self.fused
 
-    @cached_property
-    def measure_names(self) -> list[str]:
-        """The main measure, then recall."""
-        depth = self.query_set.depth
-        recalls = [recall_at(k) for k in sorted({FIRST_STAGE_DEPTH, depth}) if k <= depth]
-        return [main_measure(self.query_set.graded), *recalls]
-
     @cache  # noqa: B019 - lives as long as the evaluation
     def run(self, alone: bool) -> Run:
         """The ranking in the order of the tie rule."""
@@ -51,15 +45,23 @@ class EvaluatedSet:
         documents = self.query_set.document_ids(task.candidates.values[order])
         return Run(self.query_set.query_ids, np.asarray(task.candidates.offsets), documents, scores[order])
 
-    @cache  # noqa: B019
-    def measures(self, alone: bool) -> list[Measured]:
-        """Per-query values of all measures."""
-        return measure(self.run(alone), self.query_set.qrels, self.measure_names)
+    @cached_property
+    def measurements(self) -> list[Measurement]:
+        """All measures of all variants: for each variant the main measure, then recall."""
+        name, depth = self.query_set.name, self.query_set.depth
+        recalls = [recall_at(k) for k in sorted({FIRST_STAGE_DEPTH, depth}) if k <= depth]
+        names = [main_measure(self.query_set.graded), *recalls]
+        return [
+            Measurement(name, alone, measure_name, list(values), np.array([list(values.values())]))
+            for alone in self.variants
+            for measure_name, values in measure(self.run(alone), self.query_set.qrels, names).items()
+        ]
 
     def logged(self) -> dict[str, float]:
         """Metrics for loggers, such as test/mrr, test/recall@100, and test/mrr_alone for a fusion."""
-        return {
-            f"{self.query_set.name}/{measured.measure.lower()}{'_alone' if alone else ''}": measured.mean
-            for alone in self.variants
-            for measured in self.measures(alone)
-        }
+        return {metric_name(measurement): measurement.mean for measurement in self.measurements}
+
+
+def metric_name(measurement: Measurement) -> str:
+    """Return the name of a measurement's mean in loggers."""
+    return f"{measurement.query_set}/{measurement.measure.lower()}{'_alone' if measurement.alone else ''}"

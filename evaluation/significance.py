@@ -1,9 +1,9 @@
-"""Is one ranking better than another? Paired two-sided t-test over the queries of a set (section "Results").
+"""Which row is significantly better than which? Paired two-sided t-test over the queries of a set (section "Results").
 
     python -m evaluation.significance outputs/pydocs_passage model1_word bm25_lemm bm25_lemm_word [--query_set test]
 
-compares the first row with each of the others. A name with .alone means the ranker without BM25 (lemm). Values are
-averages over the seeds of a ranker.
+compares the first row with each of the others. A name with .alone is the ranker without BM25 (lemm). Values are
+averages over the seeds of a ranker. The hypotheses that the results table is marked with are configs/hypotheses.yaml.
 """
 
 from __future__ import annotations
@@ -15,40 +15,105 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import ttest_rel
+import yaml
 
-from evaluation.seed_averages import read_measured
+from evaluation.measurements import Measurement, read_measurements
 from lexical.errors import UserError, run_script
 
 THRESHOLD = 0.05  # the paper's
 
 
-class Comparison(NamedTuple):
+class Hypothesis(NamedTuple):
+    """`row` is as good as `against`; where that is rejected, the mark stands behind the row's figure."""
+
+    row: str
+    against: str
+    mark: str
+
+
+class Hypotheses(NamedTuple):
+    threshold: float
+    hypotheses: list[Hypothesis]
+
+
+class Verdict(NamedTuple):
+    """A test of a hypothesis on one query set: an entry of "significance" in results.json."""
+
+    against: str
+    mark: str
     queries: int
-    mean: float
-    other_mean: float
-    better: int  # queries where the first is better
+    difference: float  # mean of the row minus mean of the other
+    relative: float  # the same as a share of the other's mean; 0 where that is 0
+    effect_size: float  # Cohen's d: mean of the per-query differences over their standard deviation, within 1,000
+    better: int  # queries
     worse: int
     p_value: float  # two-sided; 1 where no query differs
-    effect_size: float  # Cohen's d of the differences: their mean over their standard deviation, within 1,000
+    p_holm: float  # after Holm's correction for all hypotheses of the query set
+    significant: bool  # p_value below the threshold
 
 
-def compare(values: Mapping[str, float], others: Mapping[str, float]) -> Comparison:
-    """Per-query values of two rankings of the same queries."""
-    if set(values) != set(others):
-        raise ValueError(f"{len(set(values) ^ set(others)):,} queries are measured for one of the rankings only")
+def read_hypotheses(path: Path) -> Hypotheses:
+    """Read a file such as configs/hypotheses.yaml; a `UserError` if it is not as expected."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        threshold = float(content.get("threshold", THRESHOLD))
+        hypotheses = [Hypothesis(**entry) for entry in content["hypotheses"]]
+    except (OSError, yaml.YAMLError, UnicodeDecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
+        expected = "a list `hypotheses` of {row, against, mark}, and perhaps a `threshold`"
+        raise UserError(f"{path} cannot be used ({' '.join(str(error).split())}): it must have {expected}") from error
+    if not 0 < threshold < 1:
+        raise UserError(f"{path}: the threshold {threshold:g} must be between 0 and 1")
+    for hypothesis in hypotheses:
+        if not all(isinstance(text, str) and text.strip() for text in hypothesis):
+            raise UserError(f"{path}: row, against and mark of {tuple(hypothesis)} must be texts")
+    return Hypotheses(threshold, hypotheses)
+
+
+def compare(
+    hypothesis: Hypothesis, values: Mapping[str, float], others: Mapping[str, float], threshold: float = THRESHOLD
+) -> Verdict:
+    """Test one hypothesis by the per-query values of its two rows; `p_holm` is not corrected yet."""
+    from scipy.stats import ttest_rel  # takes a second to import
+
+    if different := values.keys() ^ others.keys():
+        names = f"{hypothesis.row} and {hypothesis.against}"
+        count = f"{len(different):,} queries are measured for one of them only"
+        raise UserError(f"{names} cannot be compared: {count}; evaluate both again")
     a, b = np.array([(values[query], others[query]) for query in values], np.float64).reshape(-1, 2).T
-    different = len(a) > 1 and bool((a != b).any())
-    p_value = float(ttest_rel(a, b).pvalue) if different else 1.0
-    spread = float((a - b).std(ddof=1)) if different else 1.0
-    effect = float(np.clip((a - b).mean() / max(spread, 1e-12), -1000, 1000)) if different else 0.0
-    better, worse = int((a > b).sum()), int((a < b).sum())
-    return Comparison(len(a), float(a.mean()), float(b.mean()), better, worse, p_value, effect)
+    p_value, effect = 1.0, 0.0
+    if len(a) > 1 and bool((a != b).any()):
+        p_value = float(ttest_rel(a, b).pvalue)
+        effect = float(np.clip((a - b).mean() / max((a - b).std(ddof=1), 1e-12), -1000, 1000))
+    difference, other = float(a.mean()) - float(b.mean()), float(b.mean())
+    return Verdict(
+        against=hypothesis.against, mark=hypothesis.mark, queries=len(a), difference=difference,
+        relative=difference / other if other else 0.0, effect_size=effect, better=int((a > b).sum()),
+        worse=int((a < b).sum()), p_value=p_value, p_holm=p_value, significant=p_value < threshold,
+    )  # fmt: skip
 
 
-def read_per_query(path: Path) -> tuple[str, dict[str, float]]:
-    """(main measure, its value for each query) of a per_query file."""
-    return read_measured(path)[0]
+def verdicts(
+    rows: Mapping[str, Mapping[str, float]], hypotheses: Sequence[Hypothesis], threshold: float
+) -> dict[str, list[Verdict]]:
+    """Test all hypotheses on one query set; return row -> verdicts.
+
+    `rows` are the per-query values of each row that was measured on it. Hypotheses about other rows are left out, and
+    do not count for the correction.
+    """
+    testable = [hypothesis for hypothesis in hypotheses if hypothesis.row in rows and hypothesis.against in rows]
+    tests = [compare(test, rows[test.row], rows[test.against], threshold) for test in testable]
+    tested: dict[str, list[Verdict]] = {}
+    for hypothesis, verdict, p_holm in zip(testable, tests, holm([test.p_value for test in tests]), strict=True):
+        tested.setdefault(hypothesis.row, []).append(verdict._replace(p_holm=p_holm))
+    return tested
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return the p-values after Holm's step-down correction."""
+    from statsmodels.stats.multitest import multipletests  # takes a second to import
+
+    corrected: list[float] = multipletests(p_values, method="holm")[1].tolist() if p_values else []
+    return corrected
 
 
 def main(argv: Sequence[str]) -> None:
@@ -60,21 +125,19 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--query_set", default="test")
     arguments = parser.parse_args(argv)
 
-    def load(name: str) -> tuple[str, dict[str, float]]:
-        model, alone = (name.removesuffix(".alone"), ".alone" if name.endswith(".alone") else "")
-        return read_per_query(arguments.folder / model / "per_query" / f"{arguments.query_set}{alone}.tsv")
+    def load(name: str) -> Measurement:
+        folder = arguments.folder / name.removesuffix(".alone")
+        return read_measurements(folder, arguments.query_set, name.endswith(".alone"))[0]
 
-    measure, values = load(arguments.row)
-    for other in arguments.others:
-        try:
-            found = compare(values, load(other)[1])
-        except ValueError as error:
-            raise UserError(f"{arguments.row} and {other} cannot be compared: {error}") from error
-        sign = "significant" if found.p_value < THRESHOLD else "not significant"
+    row = load(arguments.row)
+    for name in arguments.others:
+        other = load(name)
+        verdict = compare(Hypothesis(arguments.row, name, ""), row.per_query, other.per_query)
         print(
-            f"{arguments.row} {found.mean:.4f}, {other} {found.other_mean:.4f} ({measure}, {found.queries:,} queries): "
-            f"{found.mean - found.other_mean:+.4f}, better for {found.better:,}, worse for {found.worse:,}, "
-            f"p = {found.p_value:.2g}, {sign} at {THRESHOLD:g}; effect size {found.effect_size:+.2f}"
+            f"{arguments.row} {row.mean:.4f}, {name} {other.mean:.4f} ({row.measure}, {verdict.queries:,} queries): "
+            f"{verdict.difference:+.4f}, better for {verdict.better:,}, worse for {verdict.worse:,}, "
+            f"p = {verdict.p_value:.2g}, {'' if verdict.significant else 'not '}significant at {THRESHOLD:g}; "
+            f"effect size {verdict.effect_size:+.2f}"
         )
 
 

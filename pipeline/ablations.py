@@ -36,7 +36,7 @@ from evaluation.ablation_table import (
     markdown,
     read_ablations,
 )
-from evaluation.seed_averages import seed_average
+from evaluation.measurements import Measurement, combine_seeds, per_query_path, read_measurements
 from lexical.errors import UserError, run_script
 from lexical.model1.table_files import TABLE, read_meta
 from lexical.terminal import say
@@ -279,12 +279,17 @@ def measured_line(work: Work, base: Work) -> Measured:
         if read_json(run.evaluation)["data"] != saved["data"]:
             raise UserError(f"{run.path} was measured on other data or candidates than {base.runs[0].path}")
     query_set = first["query_set"]
-    values = seed_average([run.per_query(query_set, False) for run in work.runs])[0]
-    alone = [run.per_query(query_set, True) for run in work.runs]
-    by_itself = seed_average(alone)[0].per_query if alone[0].is_file() else None
+    values = _main_measure(work, query_set, alone=False)
+    has_alone = per_query_path(work.runs[0].path, query_set, alone=True).is_file()
+    by_itself = _main_measure(work, query_set, alone=True).per_query if has_alone else None
     return Measured(
         work.line, query_set, values.measure, values.per_query, by_itself, len(work.runs), _export(work.runs[0])
     )
+
+
+def _main_measure(work: Work, query_set: str, alone: bool) -> Measurement:
+    seeds = {run.path.name: read_measurements(run.path, query_set, alone) for run in work.runs}
+    return combine_seeds(work.line.name, seeds)[0]
 
 
 def _export(run: RunFolder) -> Export | None:

@@ -1,0 +1,121 @@
+"""Measured values in full precision: what a ranking is worth for every query and seed, by one measure.
+
+Results tables, tests of significance, the report and W&B are all computed from `Measurement`s. Those of each seed are
+written once, and read again when other rows are measured later:
+
+    <run>/per_query/<query_set>[.alone].tsv      query, measure, value
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from lexical.errors import UserError
+from lexical.small_files import write_text
+from lexical.terminal import say
+
+
+class Measurement(NamedTuple):
+    """One measure of the ranking of a query set.
+
+    query_set: its name.
+    alone: the ranker's own ranking, where the row of the results table is fused with BM25.
+    measure: MRR, nDCG@10 or recall@K.
+    queries: ids of all judged queries.
+    values: (seeds, queries) float64.
+    """
+
+    query_set: str
+    alone: bool
+    measure: str
+    queries: Sequence[str]
+    values: np.ndarray
+
+    @property
+    def key(self) -> tuple[str, bool, str]:
+        return self.query_set, self.alone, self.measure
+
+    @property
+    def per_query(self) -> dict[str, float]:
+        """Each query's mean over the seeds: what tests of significance compare."""
+        return dict(zip(self.queries, self.values.mean(axis=0).tolist(), strict=True))
+
+    @property
+    def seed_means(self) -> list[float]:
+        """The mean over the queries, for each seed."""
+        return [float(np.mean(row)) for row in self.values]
+
+    @property
+    def mean(self) -> float:
+        """The value in the results table."""
+        return float(np.mean(self.seed_means))
+
+
+def ranking_name(query_set: str, alone: bool) -> str:
+    """Return the name of the files of a ranking: the row, or the ranker without BM25."""
+    return f"{query_set}{'.alone' if alone else ''}"
+
+
+def per_query_path(folder: Path, query_set: str, alone: bool) -> Path:
+    return folder / "per_query" / f"{ranking_name(query_set, alone)}.tsv"
+
+
+def write_measurements(folder: Path, measurements: Sequence[Measurement]) -> None:
+    """Write each query's mean over the seeds with all digits, a file for each ranking."""
+    for (query_set, alone), group in groupby(measurements, key=lambda measurement: measurement.key[:2]):
+        lines = ["query\tmeasure\tvalue"]
+        for measurement in group:
+            values = measurement.per_query.items()
+            lines += [f"{query}\t{measurement.measure}\t{value!r}" for query, value in values]
+        write_text(per_query_path(folder, query_set, alone), "\n".join(lines) + "\n")
+
+
+def read_measurements(folder: Path, query_set: str, alone: bool) -> list[Measurement]:
+    """Return all measures of a ranking, the main measure first."""
+    path = per_query_path(folder, query_set, alone)
+    values: dict[str, dict[str, float]] = {}
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            for line in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
+                values.setdefault(line["measure"], {})[line["query"]] = float(line["value"])
+    except FileNotFoundError as error:
+        raise UserError(f"there is no {path}: evaluate.py writes it") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}): evaluate this ranker again") from error
+    if not values:
+        raise UserError(f"{path} has no queries: evaluate this ranker again")
+    return [
+        Measurement(query_set, alone, measure, list(per_query), np.array([list(per_query.values())]))
+        for measure, per_query in values.items()
+    ]
+
+
+def combine_seeds(ranker: str, seeds: Mapping[str, Sequence[Measurement]]) -> list[Measurement]:
+    """Join the measurements of several seeds, by the seed's name; what one of them does not have is left out.
+
+    Every seed must have measured the same queries.
+    """
+    by_key = [{measurement.key: measurement for measurement in measurements} for measurements in seeds.values()]
+    everywhere = [key for key in by_key[0] if all(key in of_seed for of_seed in by_key)]
+    if missing := {f"{key[0]} {key[2]}": None for of_seed in by_key for key in of_seed if key not in everywhere}:
+        say(f"{ranker}: not all seeds have {', '.join(missing)}; it is left out")
+    combined = []
+    for key in everywhere:
+        first = by_key[0][key]
+        rows = []
+        for name, of_seed in zip(seeds, by_key, strict=True):
+            values = of_seed[key].per_query
+            if different := values.keys() ^ set(first.queries):
+                raise UserError(
+                    f"{ranker}: {name} and {next(iter(seeds))} differ in the query {min(different)} of {key[0]}: "
+                    "evaluate it again"
+                )
+            rows.append([values[query] for query in first.queries])
+        combined.append(first._replace(values=np.array(rows)))
+    return combined
