@@ -1,10 +1,10 @@
-"""A search page on your own machine: BM25 beside a trained Model 1 ranker, with the evidence of both lit up.
+"""A search page on your own machine: BM25 beside a trained Model 1 ranker, with the evidence of both highlighted.
 
     python serve.py                                          # http://127.0.0.1:8000/ on the embedded data
     python serve.py --models nn_model1_exp,model1_bwps --port 8080
     python serve.py --data folder --data.path DIR
 
-Without --models: the Model 1 rankers that train.py has trained on the data. Nothing is asked of other servers.
+Without --models: the Model 1 rankers that train.py has trained on the data. No other server is contacted.
 """
 
 from __future__ import annotations
@@ -13,11 +13,20 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from lexical.errors import UserError, run_script
+from lexical.errors import UserError, require, run_script
+from lexical.terminal import say
+
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
+    ("--models", {"type": str | None, "default": None, "help": "names of trained rankers, separated by commas"}),
+    ("--host", {"type": str, "default": "127.0.0.1", "help": "address to listen at; 0.0.0.0: other machines too"}),
+    ("--port", {"type": int, "default": 8000, "help": "port to listen at; 0 takes a free one"}),
+    ("--top", {"type": int, "default": 10, "help": "documents of each ranker"}),
+]
+MOST_RESULTS = 50  # documents of each side
 
 
 def serve(argv: Sequence[str]) -> None:
-    """Serves what `argv` asks for, until it is interrupted."""
+    """Serve the page until the process is interrupted."""
     from pipeline.configs import resolve, take_option
 
     if {"-h", "--help"} & set(argv):
@@ -25,20 +34,19 @@ def serve(argv: Sequence[str]) -> None:
     if take_option(argv, "model")[0] is not None:
         raise UserError("serve.py takes --models a,b,c (with an s)")
     resolved = resolve(argv)
-    from apps.serving import serve_search
+    from apps.serving import SearchService, run_server
+    from apps.trained_rankers import load_served, open_searcher
     from pipeline.command_line import parse_data
 
-    options: list[tuple[str, dict[str, Any]]] = [
-        ("--models", {"type": str | None, "default": None, "help": "names of trained rankers, separated by commas"}),
-        (
-            "--host",
-            {"type": str, "default": "127.0.0.1", "help": "address to listen at; others than yours can reach it"},
-        ),
-        ("--port", {"type": int, "default": 8000, "help": "port to listen at; 0 takes a free one"}),
-        ("--top", {"type": int, "default": 10, "help": "documents of each ranker"}),
-    ]
-    parsed, built = parse_data(resolved, "A search page on your own machine.", options)
-    serve_search(parsed, built)
+    parsed, built = parse_data(resolved, "A search page on your own machine.", OPTIONS)
+    require(bool(parsed.host), "--host", repr(parsed.host), "an address or a name, such as 127.0.0.1")
+    require(0 <= parsed.port < 65536, "--port", parsed.port, "from 0 (a free one) to 65535")
+    require(1 <= parsed.top <= MOST_RESULTS, "--top", parsed.top, f"from 1 to {MOST_RESULTS}")
+    rankers = load_served(parsed.models, built.data, parsed.output_dir, parsed.seed)
+    service = SearchService(open_searcher(built.data), rankers, parsed.top)
+    say("warming up")
+    service.warm_up()
+    run_server(service, built.data.name, parsed.host, parsed.port)
 
 
 if __name__ == "__main__":

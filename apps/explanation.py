@@ -2,16 +2,16 @@
 
 A row's score is a weighted sum of features (BM25 and a Model 1, or one of them alone); a feature's score is a sum over
 query tokens; what a query token adds comes from document tokens (`lexical.evidence`). Nothing is estimated: the parts
-add up to the score, or `Explanation.checked` says that they do not.
+add up to the score, or `Explanation.checked` raises.
 
-For reading, word pieces are put together to words. The value of a query word is the sum of its pieces'; what it rests
-on is the mean over its pieces of what they rest on, summed over the pieces of a document word.
+For reading, word pieces are joined into words. The value of a query word is the sum of its pieces' values. The evidence
+of a query word is the mean over its pieces of the shares of P(q|D), summed over the pieces of a document word.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unicodedata import category
 
 import numpy as np
@@ -20,16 +20,13 @@ from lexical.errors import UserError
 from lexical.evidence import Evidence, TokenSpan
 
 TOLERANCE = 2e-6  # between a score, summed in 32 bits, and the sum of its parts, for a score of about 1
-ROUNDING = 2.0**-24  # further, for each document token
-MOST_PLACES = 300  # document words of one query word that JSON lists: the strongest
-LEAST_SHARE = 0.05  # of the strongest one's share; smaller ones are summed as "others", below 1 in 500 at the least
-SMALL = 0.002
-SMALLEST = 1e-5  # is written as 0
-CONTINUES = "##"  # what a word piece that is no beginning of a word begins with
+ROUNDING = 2.0**-24  # added to the tolerance for each document token
+CONTINUES = "##"  # prefix of a word piece inside a word
+LEAST = 0.01  # smaller shares of a query word are not listed
 
 
 class Feature(NamedTuple):
-    """A score that the row's score is made of."""
+    """A score that is a summand of the row's score."""
 
     name: str
     weight: float  # in the fusion; 1 where nothing is fused
@@ -48,16 +45,16 @@ class Explanation(NamedTuple):
     text: str
     score: float  # of the row, as the ranker computes it
     features: tuple[Feature, ...]
-    rank: int | None = None  # among the candidates; None where it is none of them
+    rank: int | None = None  # among the candidates; None for a document that is not a candidate
 
     def checked(self) -> Explanation:
-        """Itself, if the parts add up to the score."""
+        """Return the explanation if its parts add up to the score."""
         parts = [(feature.value, feature.evidence.score) for feature in self.features]
         parts.append((self.score, sum(feature.weight * feature.evidence.score for feature in self.features)))
         longest = max(feature.evidence.shares.shape[1] for feature in self.features)
-        for score, summed in parts:
-            if not abs(score - summed) <= TOLERANCE * max(1.0, abs(score)) + ROUNDING * longest:
-                raise UserError(f"{self.document}: the parts of the score {score} sum to {summed}")
+        for score, total in parts:
+            if not abs(score - total) <= TOLERANCE * max(1.0, abs(score)) + ROUNDING * longest:
+                raise UserError(f"{self.document}: the parts of the score {score} sum to {total}")
         return self
 
     @property
@@ -77,7 +74,7 @@ class Word(NamedTuple):
 
 
 class QueryWord(NamedTuple):
-    """A word of the query and what it rests on; the fractions sum to 1, or are all 0 where it rests on nothing."""
+    """A word of the query and its evidence; the fractions sum to 1, or all are 0 where the word has no evidence."""
 
     word: Word
     value: float  # what it adds to the feature's score
@@ -87,84 +84,82 @@ class QueryWord(NamedTuple):
     floor: float
 
 
+class WordShare(NamedTuple):
+    """A distinct document word and its share of the evidence of a query word."""
+
+    text: str
+    share: float
+    times: int  # occurrences in the document
+
+
 class FeatureView(NamedTuple):
     """A feature for reading."""
 
     query: list[QueryWord]
-    unread_query: list[Word]  # behind what the ranker reads
+    unread_query: list[Word]  # words beyond those that the ranker reads
     document: list[Word]
-    unread_from: int | None  # character of the text from which on it is not read
-    chunks: list[int]  # numbers of the document words that a chunk begins with (or in), but the first
+    unread_from: int | None  # first character of the text that is not read
+    chunks: list[int]  # document words in which a chunk begins, except the first chunk
 
+    def strongest(self, word: QueryWord, most: int = 5) -> list[WordShare]:
+        """Return the strongest evidence of a query word, best first, then the rest in parentheses."""
+        shares: dict[str, WordShare] = {}
+        for number in np.flatnonzero(word.fractions > 0):
+            text = self.document[number].text.lower()
+            previous = shares.get(text, WordShare(text, 0.0, 0))
+            shares[text] = WordShare(text, previous.share + float(word.fractions[number]), previous.times + 1)
+        listed = sorted(shares.values(), key=lambda item: (-item.share, item.text))[:most]
+        listed = [item for item in listed if item.share >= LEAST]
+        others = float(word.fractions.sum()) - sum(item.share for item in listed)
+        rest = (("other words", others), ("the collection", word.smoothing), ("the floor", word.floor))
+        return [*listed, *(WordShare(f"({name})", share, 1) for name, share in rest if share >= LEAST)]
 
-class WordShare(NamedTuple):
-    """A document word, however often it comes, and its part of what a query word rests on."""
-
-    text: str
-    share: float
-    times: int
+    def importance(self) -> np.ndarray:
+        """Return (document words,) the share of each in the evidence of the query words, summed over these."""
+        fractions = [word.fractions for word in self.query]
+        return np.sum(fractions, axis=0) if fractions else np.zeros(len(self.document))
 
 
 def words_of(spans: Sequence[TokenSpan], text: str, pieces: bool = False) -> list[Word]:
-    """Tokens as words; with `pieces` each token is its own."""
-    found: list[Word] = []
+    """Join tokens into words; with `pieces` each token stays on its own."""
+    words: list[Word] = []
     for number, span in enumerate(spans):
-        joined = span.token.startswith(CONTINUES) and found and not pieces and _touch(text, found[-1].end, span.start)
-        if joined:
-            last = found[-1]
+        if span.token.startswith(CONTINUES) and words and not pieces and _adjacent(text, words[-1].end, span.start):
+            last = words[-1]
             end = max(last.end, span.end)  # a character may be several pieces
-            found[-1] = Word(text[last.start : end], last.start, end, last.first, number + 1)
+            words[-1] = Word(text[last.start : end], last.start, end, last.first, number + 1)
         else:
             shown = span.token if pieces else text[span.start : span.end]
-            found.append(Word(shown, span.start, span.end, number, number + 1))
-    return found
+            words.append(Word(shown, span.start, span.end, number, number + 1))
+    return words
 
 
-def _touch(text: str, end: int, start: int) -> bool:
-    """Nothing lies between but what a tokenizer leaves out of words: marks and characters without width."""
+def _adjacent(text: str, end: int, start: int) -> bool:
+    """Return whether only characters lie between that a tokenizer leaves out of words: marks and zero-width ones."""
     return all(category(character)[0] in "MC" for character in text[end:start])
 
 
 def feature_view(feature: Feature, query: str, text: str, pieces: bool = False) -> FeatureView:
+    """Sum the evidence of tokens to that of words."""
     evidence, parts = feature.evidence, feature.evidence.fractions()
     q_read, d_read = evidence.shares.shape
     query_words = words_of(feature.query[:q_read], query, pieces)
     document_words = words_of(feature.document[:d_read], text, pieces)
-    edges, q_edges = (np.array([word.first for word in words], np.int64) for words in (document_words, query_words))
+    edges = np.array([word.first for word in document_words], np.int64)
     by_word = np.add.reduceat(parts.shares, edges, axis=1) if len(edges) else np.zeros((q_read, 0))
     views = []
-    if query_words:
-        tokens = np.array([word.last - word.first for word in query_words])
-        fractions = np.add.reduceat(by_word, q_edges, axis=0) / tokens[:, None]
-        values, smoothing, floor = (
-            np.add.reduceat(one, q_edges) for one in (evidence.values, parts.smoothing, parts.floor)
-        )
-        rests = zip(fractions, (smoothing / tokens).tolist(), (floor / tokens).tolist(), strict=True)
-        for word, value, each in zip(query_words, values.tolist(), rests, strict=True):
-            views.append(QueryWord(word, value, value * evidence.normaliser, *each))
+    for word in query_words:
+        tokens = slice(word.first, word.last)
+        value = float(evidence.values[tokens].sum())
+        means = by_word[tokens].mean(axis=0), float(parts.smoothing[tokens].mean()), float(parts.floor[tokens].mean())
+        views.append(QueryWord(word, value, value * evidence.normaliser, *means))
     unread = feature.document[d_read].start if d_read < len(feature.document) else None
-    starts = [int(np.searchsorted(edges, one, side="right")) - 1 for one in evidence.chunks[1:]]
-    return FeatureView(views, words_of(feature.query[q_read:], query, pieces), document_words, unread, starts)
-
-
-def strongest(view: FeatureView, word: QueryWord, most: int = 5) -> list[WordShare]:
-    """What a query word rests on most, equal document words together."""
-    shares: dict[str, WordShare] = {}
-    for number in np.flatnonzero(word.fractions > 0):
-        text = view.document[number].text.lower()
-        known = shares.get(text, WordShare(text, 0.0, 0))
-        shares[text] = WordShare(text, known.share + float(word.fractions[number]), known.times + 1)
-    return sorted(shares.values(), key=lambda one: (-one.share, one.text))[:most]
-
-
-def importance(view: FeatureView) -> np.ndarray:
-    """(document words,) how much of the query rests on each: its share of every query word, summed."""
-    whole = [word.fractions for word in view.query]
-    return np.sum(whole, axis=0) if whole else np.zeros(len(view.document))
+    chunks = [int(np.searchsorted(edges, start, side="right")) - 1 for start in evidence.chunks[1:]]
+    return FeatureView(views, words_of(feature.query[q_read:], query, pieces), document_words, unread, chunks)
 
 
 class Difference(NamedTuple):
-    """What a query word adds to one document's score more than to another's."""
+    """How much more a query word adds to one document's score than to another's."""
 
     text: str
     by_feature: tuple[float, ...]  # weights of the fusion included
@@ -174,80 +169,19 @@ class Difference(NamedTuple):
         return sum(self.by_feature)
 
 
-def differences(one: Explanation, other: Explanation) -> list[Difference]:
-    """Why `one` is above `other` (or below), by query word in the order of the query; the totals sum to the difference
-    of the two scores."""
-    if (one.model, one.query) != (other.model, other.query):
+def differences(first: Explanation, second: Explanation) -> list[Difference]:
+    """Compare two documents by query word, in the order of the query.
+
+    The totals sum to the difference of the two scores.
+    """
+    if (first.model, first.query) != (second.model, second.query):
         raise ValueError("two documents can be compared for one query and one ranker only")
-    found: dict[tuple[int, int], list[float]] = {}
-    names: dict[tuple[int, int], str] = {}
-    count = len(one.features)
-    for number in reversed(range(count)):  # the ranker's own words first: the first stage's are put to them
-        views = [feature_view(each.features[number], each.query, each.text) for each in (one, other)]
-        for mine, theirs in zip(views[0].query, views[1].query, strict=True):
-            word = mine.word
-            key = next((known for known in found if word.start < known[1] and known[0] < word.end), None)
-            if key is None:
-                key = (word.start, word.end)
-                found[key], names[key] = [0.0] * count, word.text
-            found[key][number] += one.features[number].weight * (mine.value - theirs.value)
-    return [Difference(names[key], tuple(found[key])) for key in sorted(found)]
-
-
-def as_json(explanation: Explanation, pieces: bool = False) -> dict[str, Any]:
-    """All of it in plain types; small fractions are left out of `rests_on` and summed in `others`."""
-    return {
-        "model": explanation.model,
-        "query": explanation.query,
-        "document": explanation.document,
-        "rank": explanation.rank,
-        "score": _rounded(explanation.score),
-        "text": explanation.text,
-        "features": [_feature_json(explanation, feature, pieces) for feature in explanation.features],
-    }
-
-
-def _feature_json(explanation: Explanation, feature: Feature, pieces: bool) -> dict[str, Any]:
-    view = feature_view(feature, explanation.query, explanation.text, pieces)
-    words = []
-    for one in view.query:
-        kept = _kept(one.fractions)
-        shares = one.fractions[kept]
-        others = max(0.0, float(one.fractions.sum() - shares.sum()))
-        words.append(
-            {
-                "word": one.word.text,
-                "start": one.word.start,
-                "end": one.word.end,
-                "value": _rounded(one.value),
-                "log_score": _rounded(one.log_score),
-                "rests_on": list(zip(kept.tolist(), np.round(shares, 5).tolist(), strict=True)),
-                "others": _rounded(others, 4),
-                "smoothing": _rounded(one.smoothing, 4),
-                "floor": _rounded(one.floor, 4),
-            }
-        )
-    return {
-        "name": feature.name,
-        "kind": feature.evidence.kind,
-        "weight": _rounded(feature.weight),
-        "value": _rounded(feature.value),
-        "query_words": words,
-        "unread_query_words": [word.text for word in view.unread_query],
-        "document_words": [word[1:3] for word in view.document],  # start, end
-        "unread_from": view.unread_from,
-        "chunks": view.chunks,
-    }
-
-
-def _kept(fractions: np.ndarray) -> np.ndarray:
-    """Numbers of the document words that are listed, in the order of the text."""
-    least = max(min(SMALL, LEAST_SHARE * float(fractions.max(initial=0.0))), SMALLEST)
-    kept = np.flatnonzero(fractions >= least)
-    if len(kept) > MOST_PLACES:
-        kept = np.sort(kept[np.argsort(-fractions[kept], kind="stable")[:MOST_PLACES]])
-    return kept
-
-
-def _rounded(value: float, digits: int = 9) -> float:
-    return float(f"{value:.{digits}g}")
+    values: dict[Word, list[float]] = {}
+    for number in reversed(range(len(first.features))):  # the ranker's own words; the first stage's are added to them
+        views = [feature_view(item.features[number], item.query, item.text) for item in (first, second)]
+        for ours, theirs in zip(views[0].query, views[1].query, strict=True):
+            word = ours.word
+            overlapping = (key for key in values if word.start < key.end and key.start < word.end)
+            row = values.setdefault(next(overlapping, word), [0.0] * len(first.features))
+            row[number] += first.features[number].weight * (ours.value - theirs.value)
+    return [Difference(word.text, tuple(values[word])) for word in sorted(values, key=lambda word: word.start)]

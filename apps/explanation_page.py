@@ -5,42 +5,105 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from apps.explanation import Explanation, as_json, differences
+import numpy as np
+
+from apps.explanation import Explanation, Feature, differences, feature_view
 from evaluation.page_template import filled, page_part, script_json
+
+MOST_LISTED = 300  # document words of one query word in `rests_on`: the strongest
+LEAST_OF_BEST = 0.002  # of the strongest share; smaller ones are summed in `others`
+SMALLEST = 1e-5  # smaller shares would be written as 0
 
 
 def explanations_json(
     explanations: Sequence[Explanation], data: str, pieces: bool = False, compared: bool = False
 ) -> dict[str, Any]:
-    """What `explain.py --json` prints and the page shows; `compared`: also why the first is above the second."""
+    """Return what `explain.py --json` prints and the page shows; `compared` adds why the first is above the second."""
     first = explanations[0]
-    found: dict[str, Any] = {
+    content: dict[str, Any] = {
         "model": first.model,
         "data": data,
         "query": first.query,
-        "documents": [as_json(one, pieces) for one in explanations],
+        "documents": [explanation_json(explanation, pieces) for explanation in explanations],
     }
     if compared:
-        other = explanations[1]
-        where = "above" if first.score >= other.score else "below"
-        found["difference"] = {
-            "title": f"Why {first.document} is {where} {other.document}",
-            "score": first.score - other.score,
+        second = explanations[1]
+        where = "above" if first.score >= second.score else "below"
+        content["difference"] = {
+            "title": f"Why {first.document} is {where} {second.document}",
+            "score": first.score - second.score,
             "features": [feature.name for feature in first.features],
             "words": [
-                {"word": one.text, "by_feature": list(one.by_feature), "total": one.total}
-                for one in differences(first, other)
+                {"word": word.text, "by_feature": list(word.by_feature), "total": word.total}
+                for word in differences(first, second)
             ],
         }
-    return found
+    return content
 
 
-def explanation_page(content: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:
-    """The page of `explanations_json`; of several, one below the other."""
+def explanation_json(explanation: Explanation, pieces: bool = False) -> dict[str, Any]:
+    """Return one document and all parts of its score in plain types."""
+    return {
+        "model": explanation.model,
+        "query": explanation.query,
+        "document": explanation.document,
+        "rank": explanation.rank,
+        "score": _rounded(explanation.score),
+        "text": explanation.text,
+        "features": [_feature_json(explanation, feature, pieces) for feature in explanation.features],
+    }
+
+
+def _feature_json(explanation: Explanation, feature: Feature, pieces: bool) -> dict[str, Any]:
+    view = feature_view(feature, explanation.query, explanation.text, pieces)
+    words = []
+    for word in view.query:
+        kept = _largest(word.fractions)
+        shares = word.fractions[kept]
+        words.append(
+            {
+                "word": word.word.text,
+                "start": word.word.start,
+                "end": word.word.end,
+                "value": _rounded(word.value),
+                "log_score": _rounded(word.log_score),
+                "rests_on": list(zip(kept.tolist(), np.round(shares, 5).tolist(), strict=True)),
+                "others": _rounded(max(0.0, float(word.fractions.sum() - shares.sum())), 4),
+                "smoothing": _rounded(word.smoothing, 4),
+                "floor": _rounded(word.floor, 4),
+                "strongest": [(share.text, _rounded(share.share, 4)) for share in view.strongest(word)],
+            }
+        )
+    return {
+        "name": feature.name,
+        "kind": feature.evidence.kind,
+        "weight": _rounded(feature.weight),
+        "value": _rounded(feature.value),
+        "query_words": words,
+        "unread_query_words": [word.text for word in view.unread_query],
+        "document_words": [(word.start, word.end) for word in view.document],
+        "unread_from": view.unread_from,
+        "chunks": view.chunks,
+    }
+
+
+def _largest(fractions: np.ndarray) -> np.ndarray:
+    """Return the numbers of the document words that are listed, in the order of the text."""
+    least = max(LEAST_OF_BEST * float(fractions.max(initial=0.0)), SMALLEST)
+    kept = np.argsort(-fractions, kind="stable")[:MOST_LISTED]
+    return np.sort(kept[fractions[kept] >= least])
+
+
+def _rounded(value: float, digits: int = 9) -> float:
+    return float(f"{value:.{digits}g}")
+
+
+def explanation_page(contents: Sequence[Mapping[str, Any]]) -> str:
+    """Return one page of `explanations_json` contents, one query below the other."""
     scripts = [page_part(__file__, name) for name in ("evidence_view.js", "explanation_page.js")]
     parts = {
         "style": page_part(__file__, "evidence_view.css"),
-        "data": script_json(content),
+        "data": script_json(contents),
         "script": "\n".join(scripts),
     }
     return filled(page_part(__file__, "explanation_page.html"), parts)

@@ -1,11 +1,11 @@
-"""The search page: a query, BM25 beside a trained ranker, and the evidence of both. The body of serve.py.
+"""The search page: a query, BM25 beside a trained ranker, and the evidence of both. The server of serve.py.
 
-The page asks twice: for the rankings, which take a few milliseconds, and for their evidence, which is many words.
+The page sends each query twice: for the rankings, which take a few milliseconds, and for their evidence, which takes
+longer. One thread ranks and one explains, so that rankings never wait for evidence; the kernels use all cores and are
+run by one of them at a time. Both have bounded queues.
 
-One thread searches and one explains: nobody's rankings wait for somebody's evidence. The kernels are used by one of
-them at a time; they want the cores for themselves. Queries wait in queues that have an end. The page asks nobody but
-this server, and the server answers nobody who reached it by another name (a page elsewhere that has its own name point
-here).
+The page loads nothing from other servers. The server refuses requests that reach it by another name than its own: a
+foreign page could have let its own name point here.
 """
 
 from __future__ import annotations
@@ -15,99 +15,100 @@ import hashlib
 import html
 import json
 import logging
-import signal
+import socket
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from ipaddress import ip_address
-from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 from aiohttp import web
-from jsonargparse import Namespace
 
-from apps.explanation import as_json
-from apps.searching import LONGEST_QUERY, Hits, Query, Row, Searcher, explaining_row, load_row
-from datamodules.retrieval_data import RetrievalData
+from apps.explanation_page import explanation_json
+from apps.searching import LONGEST_QUERY, Hits, Query, Searcher
 from evaluation.page_template import filled, page_part
-from lexical.errors import UserError, require
+from lexical.errors import UserError
 from lexical.terminal import say
-from lightning_modules.bm25 import BM25
-from pipeline.run_folder import trained_models
-from pipeline.training import quiet_lightning
+from lightning_modules.ranker import FIRST_STAGE, Ranker
 
-MOST_RESULTS = 50  # documents of each side
 MOST_WAITING = 64  # queries
-BEGINNING = 600  # characters of a document that are shown before its evidence is there
+BEGINNING = 600  # characters of a document that are shown before its evidence arrives
 LARGEST_BODY = 1 << 16  # bytes of a request
 SLOWEST = 10  # seconds that a request may take to arrive
-PREFERRED = ("nn_model1_exp", "model1_bwps", "model1_word", "nn_model1")  # the first that is trained is shown first
+HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+SERVER: dict[str, Any] = {
+    "access_log": None,
+    "handler_cancellation": True,  # a query whose client has gone does not begin
+    "shutdown_timeout": 1.0,  # seconds that the server waits, at its end, for answers that have begun
+}
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class SearchService:
-    """Rankers that answer queries; two threads may ask, each for its own kind of answer."""
+    """Rankers that answer queries, in one thread for each kind of answer.
 
-    def __init__(self, searcher: Searcher, rows: Sequence[Row], top: int = 10) -> None:
-        self.searcher, self.rows, self.top = searcher, {row.name: row for row in rows}, top
-        self.first_stage = searcher.first_stage()
+    Args:
+        searcher: of the collection.
+        rankers: by name, the one that the page shows first on top.
+        top: documents of each side.
+    """
+
+    def __init__(self, searcher: Searcher, rankers: Mapping[str, Ranker], top: int = 10) -> None:
+        self.searcher, self.rankers, self.top = searcher, rankers, top
         self._ranking = Lock()
 
     def warm_up(self) -> None:
-        """Files mapped, kernels compiled: the first user does not wait for it."""
-        for name in self.rows:
-            for ask in (self.search, self.evidence):
-                ask("return the value of a function", name)
+        """Map files and compile kernels before the first query."""
+        for name in self.rankers:
+            self.search("return the value of a function", name)
+            self.evidence("return the value of a function", name)
 
     def search(self, text: str, name: str) -> dict[str, Any]:
-        """Both rankings of a query, in plain types: what a user sees at once."""
+        """Return both rankings of a query in plain types, with the beginnings of the documents."""
         started = time.perf_counter()
         _, ranked = self._ranked(text, name)
-        took = 1000 * (time.perf_counter() - started)
-        found: dict[str, Any] = {}
-        for side, (_, hits) in ranked.items():
-            documents = hits.documents[: self.top]
-            ids = self.searcher.prepared.collection.ids(documents).to_pylist()
-            texts = [self.searcher.prepared.collection.text(one)[:BEGINNING] for one in documents]
-            scores = hits.scores[: self.top].tolist()
-            found[side] = [
-                {"document": document, "rank": rank, "score": score, "text": text}
-                for rank, (document, score, text) in enumerate(zip(ids, scores, texts, strict=True), start=1)
+        milliseconds = round(1000 * (time.perf_counter() - started), 2)
+        collection, sides = self.searcher.prepared.collection, {}
+        for side, (_, _, hits) in ranked.items():
+            best = hits.part(0, self.top)
+            ids, ranks, scores = collection.ids(best.documents).to_pylist(), best.ranks.tolist(), best.scores.tolist()
+            sides[side] = [
+                {"document": ids[i], "rank": ranks[i], "score": scores[i], "text": collection.text(row)[:BEGINNING]}
+                for i, row in enumerate(best.documents)
             ]
-        candidates = len(ranked["left"][1].documents)
-        return {"query": text, "ranker": name, "candidates": candidates, "milliseconds": round(took, 2), **found}
+        candidates = len(ranked["left"][2].documents)
+        return {"query": text, "ranker": name, "candidates": candidates, "milliseconds": milliseconds, **sides}
 
     def evidence(self, text: str, name: str) -> dict[str, Any]:
-        """The same documents, each with its whole text and what its score rests on."""
+        """Return the same documents, each with its whole text and its evidence."""
         query, ranked = self._ranked(text, name)
-        found = {
-            side: [as_json(one) for one in self.searcher.explain(row, query, hits, self.top)]
-            for side, (row, hits) in ranked.items()
-        }
-        return {"query": text, "ranker": name, **found}
+        sides = {}
+        for side, (label, ranker, hits) in ranked.items():
+            explanations = self.searcher.explain(label, ranker, query, hits.part(0, self.top))
+            sides[side] = [explanation_json(explanation) for explanation in explanations]
+        return {"query": text, "ranker": name, **sides}
 
-    def _ranked(self, text: str, name: str) -> tuple[Query, dict[str, tuple[Row, Hits]]]:
-        row, searcher = self.rows[name], self.searcher
-        sides = {"left": self.first_stage, "right": row}
+    def _ranked(self, text: str, name: str) -> tuple[Query, dict[str, tuple[str, Ranker, Hits]]]:
+        """Return the query and, for each side of the page, a ranker's name, the ranker, and its ranking."""
+        searcher, ranker = self.searcher, self.rankers[name]
+        sides = {"left": (FIRST_STAGE, searcher.first_stage), "right": (name, ranker)}
         with self._ranking:
-            query = searcher.query(text, row.ranker.field)
-            candidates = searcher.candidates(row, query)
-            return query, {side: (one, searcher.rank(one, query, candidates)) for side, one in sides.items()}
+            query = searcher.query(text, ranker.field)
+            documents = searcher.candidates(ranker, query)
+            return query, {side: (*pair, searcher.rank(pair[1], query, documents)) for side, pair in sides.items()}
 
 
 def search_page(service: SearchService, data: str) -> tuple[str, str]:
-    """The page, and the content security policy that lets its own style and script run and nothing else."""
-    options = "".join(f"<option>{html.escape(name)}</option>" for name in service.rows)
-    style = page_part(__file__, "evidence_view.css") + page_part(__file__, "search_page.css")
+    """Return the page, and the content security policy that allows its own style and script and nothing else."""
     script = page_part(__file__, "evidence_view.js") + page_part(__file__, "search_page.js")
     parts = {
         "data": html.escape(data),
-        "rankers": options,
+        "rankers": "".join(f"<option>{html.escape(name)}</option>" for name in service.rankers),
         "documents": f"{len(service.searcher.prepared.collection):,}",
-        "style": style,
+        "style": page_part(__file__, "evidence_view.css") + page_part(__file__, "search_page.css"),
         "script": script,
     }
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -118,90 +119,82 @@ def search_page(service: SearchService, data: str) -> tuple[str, str]:
     return filled(page_part(__file__, "search_page.html"), parts), policy
 
 
-class KnownHosts(NamedTuple):
-    """The names that a server may be reached by."""
+def is_own_name(name: str, host: str) -> bool:
+    """Return whether a server that listens at `host` may be reached by `name`.
 
-    names: frozenset[str]
-    addresses: bool  # also by any address in numbers, to which no foreign name can be made to point
-
-    @classmethod
-    def of(cls, host: str) -> KnownHosts:
-        return cls(frozenset({"localhost", "127.0.0.1", "::1", host.lower()}), host in ("0.0.0.0", "::"))
-
-    def know(self, host: str) -> bool:
-        if host.lower() in self.names:
-            return True
-        try:
-            return self.addresses and bool(ip_address(host))
-        except ValueError:
-            return False
+    A server that listens at all addresses is also reached by numeric ones: no foreign name can be made to point there.
+    """
+    if name.lower() in ("localhost", "127.0.0.1", "::1", host.lower()):
+        return True
+    try:
+        return host in ("0.0.0.0", "::") and bool(ip_address(name))
+    except ValueError:
+        return False
 
 
-def application(service: SearchService, data: str, hosts: KnownHosts) -> web.Application:
-    """The web application."""
+def application(service: SearchService, data: str, host: str) -> web.Application:
+    """Return the web application: the page at /, answers at /search and /evidence."""
     page, policy = search_page(service, data)
     threads: list[ThreadPoolExecutor] = []
 
     async def home(_: web.Request) -> web.Response:
         return web.Response(text=page, content_type="text/html", headers={"Content-Security-Policy": policy})
 
-    def answered_by(ask: Callable[[str, str], dict[str, Any]]) -> Handler:
-        thread, waiting = ThreadPoolExecutor(1, ask.__name__), 0
+    def queued(answer: Callable[[str, str], dict[str, Any]]) -> Handler:
+        """Return a handler that answers one query after the other in a thread of its own."""
+        thread, waiting = ThreadPoolExecutor(1), 0
         threads.append(thread)
 
         async def handler(request: web.Request) -> web.Response:
             nonlocal waiting
-            asked = await _asked(request, service)
-            if isinstance(asked, str):
-                return _sentence(asked, 400)
+            arguments = await _query_and_ranker(request, service)
+            if isinstance(arguments, str):
+                return _error(arguments, 400)
             if waiting >= MOST_WAITING:
-                return _sentence("Too many queries are waiting; try again in a moment.", 503)
+                return _error("Too many queries are waiting; try again in a moment.", 503)
             waiting += 1
             try:
-                loop = asyncio.get_running_loop()
-                found = await loop.run_in_executor(thread, partial(ask, *asked))
+                content = await asyncio.get_running_loop().run_in_executor(thread, partial(answer, *arguments))
             finally:
                 waiting -= 1
-            return web.json_response(found, dumps=partial(json.dumps, allow_nan=False))
+            return web.json_response(content, dumps=partial(json.dumps, allow_nan=False))
 
         return handler
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            if not hosts.know(request.url.host or ""):
-                return _sentence("This server is not known by that name; start it with --host.", 403)
-            answer = await handler(request)
+            if is_own_name(request.url.host or "", host):
+                response = await handler(request)
+            else:
+                response = _error("This server is not known by that name; start it with --host.", 403)
         except TimeoutError:
-            answer = _sentence("The request took too long to arrive.", 408)
+            response = _error("The request took too long to arrive.", 408)
         except web.HTTPRequestEntityTooLarge:
-            answer = _sentence(f"A query has at most {LONGEST_QUERY:,} characters.", 413)
+            response = _error(f"A query has at most {LONGEST_QUERY:,} characters.", 413)
         except web.HTTPException as error:
-            answer = _sentence(f"{error.reason}.", error.status)
+            response = _error(f"{error.reason}.", error.status)
         except Exception:
             logging.exception("a query failed")
-            answer = _sentence("This query could not be answered; the server's terminal says why.", 500)
-        answer.headers["X-Content-Type-Options"] = "nosniff"
-        answer.headers["Referrer-Policy"] = "no-referrer"
-        answer.headers["Cache-Control"] = "no-store"
-        return answer
-
-    app = web.Application(middlewares=[guarded], client_max_size=LARGEST_BODY)
-    app.add_routes([web.get("/", home)])
-    app.add_routes([web.post(f"/{one.__name__}", answered_by(one)) for one in (service.search, service.evidence)])
+            response = _error("This query could not be answered; the server's terminal says why.", 500)
+        response.headers.update(HEADERS)
+        return response
 
     async def end(_: web.Application) -> None:
         for thread in threads:
             thread.shutdown(wait=False, cancel_futures=True)
 
-    app.on_shutdown.append(end)  # before the server waits for what is under way: what has not begun will not begin
+    app = web.Application(middlewares=[guarded], client_max_size=LARGEST_BODY)
+    routes = [web.post("/search", queued(service.search)), web.post("/evidence", queued(service.evidence))]
+    app.add_routes([web.get("/", home), *routes])
+    app.on_shutdown.append(end)  # runs before the server waits for requests: queries in the queues never begin
     return app
 
 
-async def _asked(request: web.Request, service: SearchService) -> tuple[str, str] | str:
-    """(query, ranker), or a sentence that says what is wrong with the request."""
-    if request.content_type != "application/json":  # what a page of another origin may send without asking is not
-        return "A search is asked for as JSON."
+async def _query_and_ranker(request: web.Request, service: SearchService) -> tuple[str, str] | str:
+    """Return (query, ranker), or a sentence that says what is wrong with the request."""
+    if request.content_type != "application/json":  # pages of other origins may send other types without permission
+        return "Send the query as JSON."
     try:
         async with asyncio.timeout(SLOWEST):
             text = await request.text()
@@ -213,76 +206,25 @@ async def _asked(request: web.Request, service: SearchService) -> tuple[str, str
         return "Type a query."
     if len(query) > LONGEST_QUERY:
         return f"A query has at most {LONGEST_QUERY:,} characters; this one has {len(query):,}."
-    if ranker not in service.rows if isinstance(ranker, str) else True:
+    if not isinstance(ranker, str) or ranker not in service.rankers:
         return "There is no such ranker on this page."
     return query, ranker
 
 
-def _sentence(text: str, status: int) -> web.Response:
+def _error(text: str, status: int) -> web.Response:
     return web.json_response({"error": text}, status=status)
 
 
-def serve_search(parsed: Namespace, built: Namespace) -> None:
-    """Loads the rankers and serves until it is interrupted."""
-    require(bool(parsed.host), "--host", repr(parsed.host), "an address or a name, such as 127.0.0.1")
-    require(0 <= parsed.port < 65536, "--port", parsed.port, "from 0 (a free one) to 65535")
-    require(1 <= parsed.top <= MOST_RESULTS, "--top", parsed.top, f"from 1 to {MOST_RESULTS}")
-    quiet_lightning()
-    data: RetrievalData = built.data
-    rows = _rows(parsed, data)
-    service = SearchService(Searcher(data), rows, parsed.top)
-    say("warming up")
-    service.warm_up()
-    app = application(service, data.name, KnownHosts.of(parsed.host))
+def run_server(service: SearchService, data: str, host: str, port: int) -> None:
+    """Serve the page until SIGINT or SIGTERM."""
     try:
-        asyncio.run(_serve(app, parsed.host, parsed.port))
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.create_server(address[:2], family=family)
     except OSError as error:
-        raise UserError(
-            f"--host {parsed.host} --port {parsed.port}: {error.strerror or error}; choose another"
-        ) from error
-
-
-def _rows(parsed: Namespace, data: RetrievalData) -> list[Row]:
-    """Named rankers; or all that are trained, can be explained and are quick, the preferred ones first."""
-    if parsed.models is not None:
-        return [explaining_row(name, data, parsed.output_dir, parsed.seed) for name in parsed.models.split(",")]
-    trained = trained_models(Path(parsed.output_dir).expanduser() / data.name)
-    rows = []
-    for name in sorted(trained, key=lambda one: PREFERRED.index(one) if one in PREFERRED else len(PREFERRED)):
-        try:
-            row = load_row(name, data, parsed.output_dir, parsed.seed)
-        except UserError as error:  # one that is damaged or of other data does not keep the others away
-            say(f"left out: {error}")
-            continue
-        if row.ranker.explains and not row.ranker.slow and not isinstance(row.ranker, BM25):
-            rows.append(row)
-    if not rows:
-        raise UserError(
-            f"no Model 1 ranker is trained on {data.name} in {parsed.output_dir}: python train.py --model model1_bwps"
-        )
-    return rows
-
-
-def search_runner(app: web.Application) -> web.AppRunner:
-    """A query whose client has gone is not begun; what is under way at the end is waited for a second."""
-    return web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
-
-
-async def _serve(app: web.Application, host: str, port: int) -> None:
-    ended = asyncio.Event()
-    for one in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(one, ended.set)
-    runner = search_runner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, host, port)
-    await site.start()
-    address = runner.addresses[0]
-    shown = f"[{address[0]}]" if ":" in address[0] else address[0]
-    say(f"search: http://{shown}:{address[1]}/ (Ctrl-C ends it)")
-    if address[0] not in ("127.0.0.1", "::1"):
+        raise UserError(f"--host {host} --port {port}: {error.strerror or error}; choose another") from error
+    own, free_port = listening.getsockname()[:2]
+    say(f"search: http://{f'[{own}]' if ':' in own else own}:{free_port}/ (Ctrl-C ends it)")
+    if own not in ("127.0.0.1", "::1"):
         say("this address can be reached from other machines; there is no password")
-    await ended.wait()
-    for one in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().remove_signal_handler(one)  # a second Ctrl-C ends it at once
-    await runner.cleanup()
+    web.run_app(application(service, data, host), sock=listening, print=None, **SERVER)
     say("the search page has ended")
