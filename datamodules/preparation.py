@@ -39,8 +39,8 @@ from lexical.encoders import encoder_identity
 from lexical.index.array_file import map_array
 from lexical.index.ragged import Ragged
 from lexical.index.retrieval import RetrievalIndex
+from lexical.ranking.fusion import reciprocal_rank_fusion
 from lexical.ranking.order import RankedTask
-from lexical.ranking.rank_fusion import reciprocal_rank_fusion
 from lexical.terminal import progress_bar, say
 
 _CANDIDATE_CODE = ["datamodules.candidates.candidate_sets", "lexical.ranking.trec_run", "lexical.ranking.order"]
@@ -211,7 +211,7 @@ class Preparation(PreparedFields):
             "indexes": self._indexes(),
             "query_sets": query_sets,
             "depth": self.settings.depth,
-            "code": code_version([*_CANDIDATE_CODE, "datamodules.candidates.dense", "lexical.ranking.rank_fusion"]),
+            "code": code_version([*_CANDIDATE_CODE, "datamodules.candidates.dense", "lexical.ranking.fusion"]),
         }
 
         def build(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""BM25 over the forward index: re-scoring of given candidates, and tuning of k1 and b.
+"""BM25 over the forward index: scores of given candidates, and tuning of k1 and b.
 
     score(Q, D) = sum over q in Q of  idf(q) * tf / (tf + k1 * (1 - b + b * |D| / mean |D|))
     idf(q)      = ln(1 + (N - df + 0.5) / (df + 0.5))
@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit, prange
 
 from lexical.index.forward_index import ForwardIndex, find_token
-from lexical.index.ragged import Ragged
+from lexical.index.ragged import Ragged, offsets_of
 from lexical.ranking.order import RankedTask, mean_reciprocal_rank
 
 
@@ -31,7 +31,7 @@ GRID_B = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.0)
 
 
 def search_space(k1: float | None, b: float | None) -> tuple[Sequence[float], Sequence[float]]:
-    """Values of k1 and b to try: the given one, or the grid."""
+    """Return the values of k1 and b to try: the given one, or the grid."""
     return GRID_K1 if k1 is None else (k1,), GRID_B if b is None else (b,)
 
 
@@ -41,10 +41,9 @@ class Trial(NamedTuple):
 
 
 def bm25_scores(index: ForwardIndex, queries: Ragged, candidates: Ragged, parameters: BM25Parameters) -> np.ndarray:
-    """(pairs,) float32 scores of the candidate documents, row i of `candidates` belonging to row i of `queries`.
+    """Return (pairs,) float32 scores of the candidate documents; row i of `candidates` belongs to row i of `queries`.
 
-    Query tokens below 0 are unknown words and score nothing. Uses all numba threads; the result does not depend on
-    their number.
+    Query tokens below 0 are unknown words and add nothing. The result does not depend on the number of threads.
     """
     return _score_pairs(
         queries.offsets, queries.values, candidates.offsets, candidates.values,
@@ -53,50 +52,41 @@ def bm25_scores(index: ForwardIndex, queries: Ragged, candidates: Ragged, parame
     )  # fmt: skip
 
 
-def query_idf_sums(idf: np.ndarray, queries: Ragged) -> np.ndarray:
-    """(queries,) sum of the idf of each query's unique known tokens: what BM25 is divided by before fusion."""
-    return np.array([idf[np.unique(row[row >= 0])].sum() for row in (queries.row(i) for i in range(queries.rows))])
+def normalised_bm25(index: ForwardIndex, queries: Ragged, candidates: Ragged, parameters: BM25Parameters) -> np.ndarray:
+    """Return (pairs,) float32 BM25 scores for fusion: divided by the sum of idf over the query's unique known words.
 
-
-def normalised(scores: np.ndarray, candidates: Ragged, idf_sums: np.ndarray) -> np.ndarray:
-    """BM25 scores divided by their query's sum of idf values (0 where no query word is known)."""
+    The scores of a query without known words are 0.
+    """
+    rows = (queries.row(i) for i in range(queries.rows))
+    idf_sums = np.array([index.idf[np.unique(row[row >= 0])].sum() for row in rows])
     divisor = np.where(idf_sums > 0, idf_sums, 1.0)
+    scores = bm25_scores(index, queries, candidates, parameters)
     return (scores / np.repeat(divisor, candidates.lengths())).astype(np.float32)
 
 
-def normalised_bm25(index: ForwardIndex, queries: Ragged, candidates: Ragged, parameters: BM25Parameters) -> np.ndarray:
-    """`bm25_scores`, ready for fusion."""
-    scores = bm25_scores(index, queries, candidates, parameters)
-    return normalised(scores, candidates, query_idf_sums(index.idf, queries))
+class TokenCounts(NamedTuple):
+    """What BM25 needs of the (query, candidate) pairs: gathered once, scored with any k1 and b."""
+
+    queries: Ragged  # token ids, -1 for unknown words
+    candidates: Ragged  # document rows
+    idf: np.ndarray  # (query tokens,) float32
+    starts: np.ndarray  # (queries + 1,) int64 first value of a query in `tf`
+    tf: np.ndarray  # (values,) int32 count of each query token in each candidate, candidate by candidate
+    relative_length: np.ndarray  # (pairs,) float32 |D| / mean |D|
 
 
-class Matches(NamedTuple):
-    """What BM25 needs of the (query, candidate) pairs, gathered once and scored with any k1 and b."""
-
-    offsets: np.ndarray  # (pairs + 1,) int64: row = pair, value = a query token found in the document
-    idf: np.ndarray  # (matches,) float32: idf times the token's count in the query
-    tf: np.ndarray  # (matches,) float32: the token's count in the document
-    relative_length: np.ndarray  # (pairs,) float32: |D| / mean |D|
-
-
-def gather_matches(index: ForwardIndex, queries: Ragged, candidates: Ragged) -> Matches:
-    per_pair = _count_matches(
-        queries.offsets, queries.values, candidates.offsets, candidates.values, index.offsets, index.tokens
-    )
-    offsets = np.zeros(len(per_pair) + 1, np.int64)
-    np.cumsum(per_pair, out=offsets[1:])
-    match_idf = np.empty(offsets[-1], np.float32)
-    match_tf = np.empty(offsets[-1], np.float32)
-    _fill_matches(
-        queries.offsets, queries.values, candidates.offsets, candidates.values,
-        index.offsets, index.tokens, index.counts, index.idf, offsets, match_idf, match_tf,
-    )  # fmt: skip
+def count_tokens(index: ForwardIndex, queries: Ragged, candidates: Ragged) -> TokenCounts:
+    """Count the query tokens in the candidate documents."""
+    starts = offsets_of(queries.lengths() * candidates.lengths())
+    tf = _count_tokens(*queries, *candidates, index.offsets, index.tokens, index.counts, starts)
+    idf = np.append(index.idf, 0.0)[np.maximum(queries.values, -1)].astype(np.float32)  # -1 is the 0 at the end
     relative = (index.lengths[candidates.values] / max(index.mean_length, 1e-9)).astype(np.float32)
-    return Matches(offsets, match_idf, match_tf, relative)
+    return TokenCounts(queries, candidates, idf, starts, tf, relative)
 
 
-def score_matches(matches: Matches, parameters: BM25Parameters) -> np.ndarray:
-    return _score_matches(*matches, parameters.k1, parameters.b)
+def score_counts(counted: TokenCounts, parameters: BM25Parameters) -> np.ndarray:
+    """Return (pairs,) float32 BM25 scores."""
+    return _score_counts(counted.queries.offsets, counted.candidates.offsets, *counted[2:], parameters.k1, parameters.b)
 
 
 def tune(
@@ -107,16 +97,16 @@ def tune(
     k1_values: Sequence[float] = GRID_K1,
     b_values: Sequence[float] = GRID_B,
 ) -> BM25Parameters:
-    """k1 and b with the highest MRR on `task`: the whole grid, then half-way points around the best one.
+    """Return k1 and b with the highest MRR on `task`: the whole grid, then half-way points around the best one.
 
     The first of equally good settings wins, in the order of the grid, so the result is the same on every machine.
     """
     k1_values, b_values = [round(k1, 4) for k1 in k1_values], [round(b, 4) for b in b_values]
-    matches = gather_matches(index, queries, task.candidates)
+    counted = count_tokens(index, queries, task.candidates)
 
     def attempt(k1: float, b: float) -> Trial:
         parameters = BM25Parameters(round(k1, 4), round(b, 4))
-        trial = Trial(parameters, mean_reciprocal_rank(task, score_matches(matches, parameters)))
+        trial = Trial(parameters, mean_reciprocal_rank(task, score_counts(counted, parameters)))
         on_trial(trial)
         return trial
 
@@ -127,9 +117,10 @@ def tune(
 
 
 def _half_way(values: Sequence[float], centre: float) -> list[float]:
-    at = values.index(centre)
-    below = [(values[at - 1] + centre) / 2] if at > 0 else []
-    above = [(values[at + 1] + centre) / 2] if at + 1 < len(values) else []
+    """Return `centre` and the points half-way to its neighbours among `values`."""
+    i = values.index(centre)
+    below = [(values[i - 1] + centre) / 2] if i > 0 else []
+    above = [(values[i + 1] + centre) / 2] if i + 1 < len(values) else []
     return [*below, centre, *above]
 
 
@@ -145,50 +136,40 @@ def _score_pairs(  # type: ignore[no-untyped-def]
             total = 0.0
             for i in range(q_offsets[q], q_offsets[q + 1]):
                 if q_tokens[i] >= 0:
-                    at = find_token(tokens, offsets[doc], offsets[doc + 1], q_tokens[i])
-                    if at >= 0:
-                        total += idf[q_tokens[i]] * counts[at] / (counts[at] + norm)
+                    posting = find_token(tokens, offsets[doc], offsets[doc + 1], q_tokens[i])
+                    if posting >= 0:
+                        total += idf[q_tokens[i]] * counts[posting] / (counts[posting] + norm)
             scores[pair] = total
     return scores
 
 
 @njit(cache=True, nogil=True, parallel=True)
-def _count_matches(q_offsets, q_tokens, c_offsets, c_docs, offsets, tokens):  # type: ignore[no-untyped-def]
-    per_pair = np.zeros(len(c_docs), np.int64)
+def _count_tokens(q_offsets, q_tokens, c_offsets, c_docs, offsets, tokens, counts, starts):  # type: ignore[no-untyped-def]
+    tf = np.zeros(starts[-1], np.int32)
     for q in prange(len(q_offsets) - 1):
+        k = starts[q]
         for pair in range(c_offsets[q], c_offsets[q + 1]):
             doc = c_docs[pair]
-            for i in range(q_offsets[q], q_offsets[q + 1]):
-                if q_tokens[i] >= 0 and find_token(tokens, offsets[doc], offsets[doc + 1], q_tokens[i]) >= 0:
-                    per_pair[pair] += 1
-    return per_pair
-
-
-@njit(cache=True, nogil=True, parallel=True)
-def _fill_matches(  # type: ignore[no-untyped-def]
-    q_offsets, q_tokens, c_offsets, c_docs, offsets, tokens, counts, idf, match_offsets, match_idf, match_tf
-):
-    for q in prange(len(q_offsets) - 1):
-        for pair in range(c_offsets[q], c_offsets[q + 1]):
-            doc = c_docs[pair]
-            m = match_offsets[pair]
             for i in range(q_offsets[q], q_offsets[q + 1]):
                 if q_tokens[i] >= 0:
-                    at = find_token(tokens, offsets[doc], offsets[doc + 1], q_tokens[i])
-                    if at >= 0:
-                        match_idf[m] = idf[q_tokens[i]]
-                        match_tf[m] = counts[at]
-                        m += 1
+                    posting = find_token(tokens, offsets[doc], offsets[doc + 1], q_tokens[i])
+                    if posting >= 0:
+                        tf[k] = counts[posting]
+                k += 1
+    return tf
 
 
 @njit(cache=True, nogil=True, parallel=True)
-def _score_matches(offsets, idf, tf, relative_length, k1, b):  # type: ignore[no-untyped-def]
-    pairs = len(relative_length)
-    scores = np.empty(pairs, np.float32)
-    for pair in prange(pairs):
-        norm = k1 * (1.0 - b + b * relative_length[pair])
-        total = 0.0
-        for m in range(offsets[pair], offsets[pair + 1]):
-            total += idf[m] * tf[m] / (tf[m] + norm)
-        scores[pair] = total
+def _score_counts(q_offsets, c_offsets, idf, starts, tf, relative_length, k1, b):  # type: ignore[no-untyped-def]
+    scores = np.empty(len(relative_length), np.float32)
+    for q in prange(len(q_offsets) - 1):
+        k = starts[q]
+        for pair in range(c_offsets[q], c_offsets[q + 1]):
+            norm = k1 * (1.0 - b + b * relative_length[pair])
+            total = 0.0
+            for i in range(q_offsets[q], q_offsets[q + 1]):
+                if tf[k] > 0:
+                    total += idf[i] * np.float32(tf[k]) / (np.float32(tf[k]) + norm)
+                k += 1
+            scores[pair] = total
     return scores

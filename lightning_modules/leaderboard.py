@@ -17,8 +17,7 @@ import numpy as np
 from lexical.batches import DataNeeds, FusionBatch, JointBatch, RankingBatch
 from lexical.errors import UserError, require
 from lexical.ranking.fusion import fuse, learn_weights
-from lexical.ranking.order import RankedTask
-from lexical.ranking.two_stage import best_of_each, with_the_rest_behind
+from lexical.ranking.order import RankedTask, top_candidates, two_stage_scores
 from lexical.terminal import say
 from lightning_modules.ranker import Ranker
 from lightning_modules.trained import dependency_folder, load_ranker
@@ -191,7 +190,7 @@ class Leaderboard(LeaderboardTraditional):
     def first_stage(self, batch: JointBatch) -> tuple[np.ndarray, np.ndarray]:
         """Return (pairs,) scores of the first fusion, and (pairs,) bool: what is scored again."""
         first = super().score(batch)
-        return first, best_of_each(batch.candidates, first, batch.id_order, self.reranked)
+        return first, top_candidates(batch.candidates, first, batch.id_order, self.reranked)
 
     def second_scores(
         self, batch: JointBatch, chosen: np.ndarray, score: Callable[[RankingBatch], np.ndarray]
@@ -211,4 +210,4 @@ class Leaderboard(LeaderboardTraditional):
     def _row(self, batch: JointBatch, score: Callable[[RankingBatch], np.ndarray]) -> np.ndarray:
         first, chosen = self.first_stage(batch)
         fused = fuse(np.stack([first[chosen], self.second_scores(batch, chosen, score)]), self.weights(SECOND))
-        return with_the_rest_behind(batch.candidates, first, chosen, fused, batch.id_order)
+        return two_stage_scores(batch.candidates, first, chosen, fused, batch.id_order)

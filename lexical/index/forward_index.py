@@ -1,7 +1,7 @@
-"""Forward index of one field: for each document its unique tokens and how often each stands in it.
+"""Forward index of one field: the unique tokens of each document and how often each occurs in it.
 
-All CPU re-scoring (BM25, Model 1) reads this index and nothing else. On disk it is a folder of plain ``.npy`` files
-that are memory-mapped when opened; it is built block by block from the token sequences of the field.
+All re-scoring on the CPU (BM25, Model 1) reads this index and nothing else. On disk it is a folder of plain ``.npy``
+files that are memory-mapped when opened; it is built block by block from the token sequences of the field.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DOCUMENTS_PER_BLOCK = 20_000
 
 
 class ForwardIndex(NamedTuple):
-    """CSR arrays; row = document, tokens ascending inside a row. "posting" = one unique token of one document."""
+    """CSR arrays; row = document, tokens ascending in a row. A posting is one unique token of one document."""
 
     offsets: np.ndarray  # (documents + 1,) int64
     tokens: np.ndarray  # (postings,) int32 token ids
@@ -44,11 +44,11 @@ class ForwardIndex(NamedTuple):
 
 
 def build_forward_index(blocks: Iterable[Ragged], vocabulary_size: int, folder: Path) -> None:
-    """Writes the forward index of the documents (row = document, values = token ids), which come in blocks."""
+    """Write the forward index of the documents in `blocks` (row = document, values = token ids)."""
     folder.mkdir(parents=True, exist_ok=True)
     document_frequency = np.zeros(vocabulary_size, np.int64)
     collection_frequency = np.zeros(vocabulary_size, np.int64)
-    written = documents = 0
+    postings = documents = 0
     with (
         ArrayWriter(folder / "offsets.npy", np.int64) as offsets,
         ArrayWriter(folder / "tokens.npy", np.int32) as tokens,
@@ -58,39 +58,35 @@ def build_forward_index(blocks: Iterable[Ragged], vocabulary_size: int, folder: 
         offsets.append(np.zeros(1, np.int64))
         for block in blocks:
             block_offsets, block_tokens, block_counts = _count_unique(block.offsets, np.array(block.values, np.int32))
-            offsets.append(block_offsets[1:] + written)
+            offsets.append(block_offsets[1:] + postings)
             tokens.append(block_tokens)
             counts.append(block_counts)
             lengths.append(block.lengths())
-            written += len(block_tokens)
+            postings += len(block_tokens)
             documents += block.rows
             document_frequency += np.bincount(block_tokens, minlength=vocabulary_size)
             collection_frequency += np.bincount(block_tokens, block_counts, vocabulary_size).astype(np.int64)
     np.save(folder / "document_frequency.npy", document_frequency)
     np.save(folder / "collection_frequency.npy", collection_frequency)
-    np.save(folder / "idf.npy", inverse_document_frequency(document_frequency, documents))
-
-
-def read_document_blocks(folder: Path, documents: int = DOCUMENTS_PER_BLOCK) -> Iterator[Ragged]:
-    """The rows of ``offsets.npy`` and ``tokens.npy``, so many documents at a time, never all in memory."""
-    offsets = np.load(folder / "offsets.npy")
-    for first in range(0, len(offsets) - 1, documents):
-        bounds = offsets[first : first + documents + 1]
-        yield Ragged(bounds - bounds[0], read_range(folder / "tokens.npy", bounds[0], bounds[-1]))
-
-
-def inverse_document_frequency(document_frequency: np.ndarray, documents: int) -> np.ndarray:
     df = document_frequency.astype(np.float64)
-    return np.where(df > 0, np.log1p((documents - df + 0.5) / (df + 0.5)), 0.0)
+    np.save(folder / "idf.npy", np.where(df > 0, np.log1p((documents - df + 0.5) / (df + 0.5)), 0.0))
 
 
 def open_forward_index(folder: Path) -> ForwardIndex:
     return ForwardIndex(*(map_array(folder / f"{name}.npy") for name in ForwardIndex._fields))
 
 
+def read_document_blocks(folder: Path, documents: int = DOCUMENTS_PER_BLOCK) -> Iterator[Ragged]:
+    """Read the rows of ``offsets.npy`` and ``tokens.npy``, `documents` at a time, never all in memory."""
+    offsets = np.load(folder / "offsets.npy")
+    for first in range(0, len(offsets) - 1, documents):
+        bounds = offsets[first : first + documents + 1]
+        yield Ragged(bounds - bounds[0], read_range(folder / "tokens.npy", bounds[0], bounds[-1]))
+
+
 @njit(cache=True, nogil=True)
 def _count_unique(offsets: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Run-length counts of each document's sorted tokens; `tokens` is sorted in place, row by row."""
+    """Count each document's unique tokens: (offsets, tokens, counts). Sorts `tokens` in place, row by row."""
     rows = len(offsets) - 1
     unique_offsets = np.zeros(rows + 1, np.int64)
     unique = np.empty(len(tokens), np.int32)
@@ -103,8 +99,7 @@ def _count_unique(offsets: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, 
             if j > 0 and row[j] == row[j - 1]:
                 counts[n - 1] += 1
             else:
-                unique[n] = row[j]
-                counts[n] = 1
+                unique[n], counts[n] = row[j], 1
                 n += 1
         unique_offsets[i + 1] = n
     return unique_offsets, unique[:n], counts[:n]
@@ -112,7 +107,7 @@ def _count_unique(offsets: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, 
 
 @njit(cache=True, nogil=True)
 def find_token(tokens: np.ndarray, start: int, end: int, token: int) -> int:
-    """Position of `token` in the ascending ``tokens[start:end]``, or -1."""
+    """Return the position of `token` in the ascending ``tokens[start:end]``, or -1."""
     low, high = start, end
     while low < high:
         middle = (low + high) >> 1

@@ -1,4 +1,4 @@
-"""Lists of different lengths as two flat arrays: the form of queries, candidates and documents everywhere here."""
+"""Lists of different lengths in two flat arrays: the form of all queries, candidates and documents."""
 
 from __future__ import annotations
 
@@ -25,44 +25,43 @@ class Ragged(NamedTuple):
         return np.diff(self.offsets)
 
     def row_numbers(self) -> np.ndarray:
-        """(values,) the row that each value belongs to."""
+        """Return (values,) the row of each value."""
         return np.repeat(np.arange(self.rows), self.lengths())
 
     def head(self, length: int) -> Ragged:
-        """Each row cut to its first `length` values."""
+        """Cut each row to its first `length` values."""
         return self.select(self.positions() < length)
 
     def positions(self) -> np.ndarray:
-        """(values,) position of each value inside its row."""
+        """Return (values,) the position of each value in its row."""
         return np.arange(len(self.values)) - np.repeat(self.offsets[:-1], self.lengths())
 
     def rows_between(self, first: int, end: int) -> Ragged:
-        """The rows from `first` to before `end`, or to the last one."""
+        """Return the rows `first` to `end` - 1; `end` may exceed the number of rows."""
         offsets = self.offsets[first : end + 1]
         return Ragged(offsets - offsets[0], self.values[offsets[0] : offsets[-1]])
 
     def select(self, keep: np.ndarray) -> Ragged:
-        """The values where `keep` is true, rows kept (perhaps empty)."""
+        """Keep the values where `keep` (values,) is true; all rows remain, perhaps empty."""
         kept = np.concatenate([[0], np.cumsum(keep)])
         return Ragged(kept[self.offsets].astype(np.int64), self.values[keep])
 
 
 def ragged(rows: Iterable[np.ndarray | list[int]], dtype: np.typing.DTypeLike) -> Ragged:
-    """A `Ragged` from an iterable of rows."""
+    """Build a `Ragged` from its rows."""
     arrays = [np.asarray(row, dtype=dtype) for row in rows]
-    lengths = np.array([len(row) for row in arrays], dtype=np.int64)
     values = np.concatenate(arrays) if arrays else np.zeros(0, dtype)
-    return Ragged(offsets_of(lengths), values)
+    return Ragged(offsets_of(np.array([len(row) for row in arrays], np.int64)), values)
 
 
 def concatenated(parts: Sequence[Ragged]) -> Ragged:
-    """The rows of all parts, in order."""
+    """Return the rows of all parts, in order."""
     lengths = np.concatenate([part.lengths() for part in parts])
     return Ragged(offsets_of(lengths), np.concatenate([part.values for part in parts]))
 
 
 def offsets_of(lengths: np.ndarray) -> np.ndarray:
-    """(n + 1,) running sum of `lengths`, starting with 0."""
+    """Return (n + 1,) int64 running sum of `lengths`, starting with 0."""
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets

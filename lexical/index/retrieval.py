@@ -1,8 +1,7 @@
-"""First-stage retrieval: a ``bm25s`` index (numba backend) made from the forward index.
+"""First-stage retrieval: a ``bm25s`` index (numba backend), built from the forward index.
 
 ``bm25s`` documents `build_index_from_ids` as the place to build an index in another way. Ours reads the forward index
-instead of lists of Python integers: the same scores, in a fraction of the time and memory. ``bm25s`` does not keep
-the idf values: see `lexical.bm25`.
+instead of lists of Python integers: the same scores, in a fraction of the time and memory.
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ class RetrievalIndex:
 
     def __init__(self, index: bm25s.BM25) -> None:
         self._index = index
-        self._index.unique_token_ids_set = range(
-            len(index.scores["indptr"]) - 1
-        )  # every id of the vocabulary, without a set of them
+        self._index.unique_token_ids_set = range(len(index.scores["indptr"]) - 1)  # all ids, without a set of them
 
     @classmethod
     def build(cls, forward: ForwardIndex, parameters: BM25Parameters) -> RetrievalIndex:
@@ -39,7 +36,7 @@ class RetrievalIndex:
             forward.idf, max(forward.mean_length, 1e-9), parameters.k1, parameters.b,
         )  # fmt: skip
         index.scores = {"data": data, "indices": indices, "indptr": indptr, "num_docs": forward.documents}
-        index.vocab_dict = {"": forward.vocabulary_size}  # queries come as ids: no words are needed
+        index.vocab_dict = {"": forward.vocabulary_size}  # not needed: queries come as ids
         index.nonoccurrence_array = None
         return cls(index)
 
@@ -55,54 +52,55 @@ class RetrievalIndex:
         queries: Ragged,
         depth: int,
         threads: int,
-        on_batch: Callable[[int], None] = lambda done: None,
+        on_batch: Callable[[int], None] = lambda queries: None,
         id_order: np.ndarray | None = None,
     ) -> tuple[Ragged, np.ndarray]:
-        """(candidates, scores): for each query the `depth` best documents with a score above 0, best first.
+        """Return (candidates, scores): for each query the `depth` best documents with a score above 0, best first.
 
-        With `id_order` documents of equal score are cut by the project's tie rule; without it as bm25s happens to.
+        With `id_order` the project's tie rule decides between equal scores at the cut; without it bm25s decides.
         """
         threads = min(max(1, threads), get_num_threads())
-        one_more = min(depth + 1, int(self._index.scores["num_docs"]))  # shows whether a tie crosses the cut
-        found_docs, found_scores, lengths = [], [], np.zeros(queries.rows, np.int64)
+        deeper = min(depth + 1, int(self._index.scores["num_docs"]))  # shows whether a tie crosses the cut
+        documents, scores = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
+        lengths = np.zeros(queries.rows, np.int64)
         for start in range(0, queries.rows, QUERIES_PER_BATCH):
-            numbers = range(start, min(start + QUERIES_PER_BATCH, queries.rows))
-            known = {i: row[row >= 0].tolist() for i in numbers if len(row := queries.row(i))}
-            asked = [i for i in numbers if known.get(i)]  # a query without any known word has no candidates
-            if asked:
-                tokens = [known[i] for i in asked]
-                docs, scores = self._index.retrieve(tokens, k=one_more, n_threads=threads, show_progress=False)
-                if id_order is not None and one_more > depth:
-                    for at in np.flatnonzero((scores[:, depth - 1] == scores[:, depth]) & (scores[:, depth] > 0)):
-                        docs[at, :depth] = self._cut_by_id(tokens[at], scores[at, :depth], id_order)
-                docs, scores = docs[:, :depth], scores[:, :depth]
-                kept = scores > 0
-                lengths[asked] = kept.sum(axis=1)
-                found_docs.append(docs[kept])
-                found_scores.append(scores[kept])
-            on_batch(len(numbers))
-        values = np.concatenate(found_docs) if found_docs else np.zeros(0)
-        scores = np.concatenate(found_scores) if found_scores else np.zeros(0)
-        return Ragged(offsets_of(lengths), values.astype(np.int32)), scores.astype(np.float32)
+            batch = range(start, min(start + QUERIES_PER_BATCH, queries.rows))
+            known = {row: tokens[tokens >= 0].tolist() for row in batch if len(tokens := queries.row(row))}
+            rows = [row for row in batch if known.get(row)]  # a query without known words has no candidates
+            if rows:
+                tokens = [known[row] for row in rows]
+                best, values = self._index.retrieve(tokens, k=deeper, n_threads=threads, show_progress=False)
+                if id_order is not None and deeper > depth:
+                    for i in np.flatnonzero((values[:, depth - 1] == values[:, depth]) & (values[:, depth] > 0)):
+                        best[i, :depth] = self._cut_by_id(tokens[i], values[i, :depth], id_order)
+                best, values = best[:, :depth], values[:, :depth]
+                lengths[rows] = (values > 0).sum(axis=1)
+                documents.append(best[values > 0])
+                scores.append(values[values > 0])
+            on_batch(len(batch))
+        return (
+            Ragged(offsets_of(lengths), np.concatenate(documents).astype(np.int32)),
+            np.concatenate(scores).astype(np.float32),
+        )
 
     def _cut_by_id(self, tokens: list[int], best: np.ndarray, id_order: np.ndarray) -> np.ndarray:
-        """The documents of the scores `best` (descending) of one query; the last score goes to the smallest ids."""
-        every = self._index.get_scores_from_ids(tokens)
-        able = np.flatnonzero(every >= best[-1])
-        return able[np.lexsort((id_order[able], -every[able]))[: len(best)]]
+        """Return the documents of the scores `best` (descending) of a query; the last score goes to the smallest ids."""
+        scores = self._index.get_scores_from_ids(tokens)
+        eligible = np.flatnonzero(scores >= best[-1])
+        return eligible[np.lexsort((id_order[eligible], -scores[eligible]))[: len(best)]]
 
 
 @njit(cache=True, nogil=True)
 def _score_postings(offsets, tokens, counts, lengths, indptr, idf, mean_length, k1, b):  # type: ignore[no-untyped-def]
-    """The forward index turned round (column = token), each posting with its BM25 score."""
+    """Transpose the forward index (column = token); return the BM25 score and the document of each posting."""
     data = np.empty(len(tokens), np.float32)
     indices = np.empty(len(tokens), np.int32)
-    place = indptr[:-1].copy()
+    end = indptr[:-1].copy()  # of the postings of a token written so far
     for doc in range(len(lengths)):
         norm = k1 * (1.0 - b + b * lengths[doc] / mean_length)
         for i in range(offsets[doc], offsets[doc + 1]):
             token = tokens[i]
-            data[place[token]] = idf[token] * counts[i] / (counts[i] + norm)
-            indices[place[token]] = doc
-            place[token] += 1
+            data[end[token]] = idf[token] * counts[i] / (counts[i] + norm)
+            indices[end[token]] = doc
+            end[token] += 1
     return data, indices

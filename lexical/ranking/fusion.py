@@ -1,13 +1,13 @@
-"""Linear fusion of ranking features by coordinate ascent on MRR (Metzler & Croft 2007, as in RankLib).
+"""Fusion of ranking features by learned weights, and of candidate lists by reciprocal ranks.
 
 A document's fused score is ``sum over features f of weight[f] * feature[f]``, over ONE candidate list: every feature
 has a value for every candidate, so no document gets a made-up 0 (which would be the best log-probability there is).
 
-Coordinate ascent: start uniform; go through the features in a shuffled order; for each try steps of 0.001, 0.002,
-0.004, ... up and down and the weight 0, keep the best, rescale the weights to sum |w| = 1; stop when a round over all
-features gains less than the tolerance; restart with another order; the best restart wins. Ties go to the smaller
-weight. With more than two features it also starts from each feature alone: the fusion is never worse than its best
-feature.
+The weights are learned by coordinate ascent on MRR (Metzler & Croft 2007, as in RankLib): start uniform; go through the
+features in a shuffled order; for each try steps of 0.001, 0.002, 0.004, ... up and down and the weight 0, keep the best,
+rescale the weights to sum |w| = 1; stop when a round over all features gains less than the tolerance; restart with
+another order; the best restart wins. Ties go to the smaller weight. With more than two features it also starts from
+each feature alone: the fusion is never worse than its best feature.
 
 Speed: the rank of a relevant document is 1 + the number of candidates that beat it. Candidates are kept as feature
 DIFFERENCES to the relevant document, so a weight trial is one multiply-add and a comparison with zero per candidate,
@@ -23,33 +23,34 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from lexical.index.ragged import offsets_of
+from lexical.index.ragged import Ragged, concatenated, offsets_of
 from lexical.ranking.order import RankedTask, mean_reciprocal_rank
 
 RESTARTS = 10
 ITERATIONS = 50
-FIRST_STEP = 0.001
 TOLERANCE = 0.001
-STEPS = 20  # 0.001 * 2^19 = 524: past that a single feature decides the ranking
+STEPS = 0.001 * 2.0 ** np.arange(20)  # the last one is 524: past that a single feature decides the ranking
+RANK_CONSTANT = 60.0  # of reciprocal rank fusion
+QUERIES_PER_BLOCK = 4096  # bounds the memory of reciprocal rank fusion
 
 
 class FusionWeights(NamedTuple):
     weights: np.ndarray  # (features,) float64, sum of absolute values 1
-    mrr: float  # on the set they were learned on
+    mrr: float  # on the query set that they were learned on
 
 
 class _Differences(NamedTuple):
-    """Per (query, relevant candidate): the other candidates' features minus the relevant one's."""
+    """For each relevant candidate: the features of its rivals, the other candidates of the query, minus its own."""
 
     features: np.ndarray  # (features, rivals) float32
-    offsets: np.ndarray  # (blocks + 1,) int64; block = one relevant candidate
-    wins_ties: np.ndarray  # (blocks,) int64: the first so many rivals of a block have smaller ids, and win ties
+    offsets: np.ndarray  # (blocks + 1,) int64; block = relevant candidate
+    wins_ties: np.ndarray  # (blocks,) int64: number of the first rivals of a block that have smaller ids, and win ties
     query: np.ndarray  # (blocks,) int64 query row of the block, ascending
     queries: int
 
 
 def fuse(features: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(pairs,) float32 fused scores of (features, pairs)."""
+    """Return (pairs,) float32 fused scores of `features` (features, pairs)."""
     fused = np.zeros(features.shape[1])
     for weight, feature in zip(weights, features, strict=True):  # no BLAS: it rounds by the position of a pair
         fused += weight * feature.astype(np.float64)
@@ -62,7 +63,7 @@ def coordinate_ascent(
     seed: int = 0,
     on_restart: Callable[[int, float], None] = lambda i, mrr: None,
 ) -> FusionWeights:
-    """Weights of `features` (features, pairs) that maximise MRR on `task`."""
+    """Return the weights of `features` (features, pairs) that maximise MRR on `task`."""
     if not np.isfinite(features).all():
         raise ValueError("a feature has values that are not finite: fusion weights cannot be learned")
     count = len(features)
@@ -75,16 +76,16 @@ def coordinate_ascent(
     best = judged(uniform)
     for alone in np.eye(count) if count > 2 else ():
         ascended = judged(_ascend(differences, alone, np.arange(count))[0])
-        best = max(best, judged(alone), ascended, key=lambda one: one.mrr)
+        best = max(best, judged(alone), ascended, key=lambda candidate: candidate.mrr)
     for restart in range(RESTARTS):
         order = np.random.default_rng([seed, restart]).permutation(count)
-        best = max(best, judged(_ascend(differences, uniform, order)[0]), key=lambda one: one.mrr)
+        best = max(best, judged(_ascend(differences, uniform, order)[0]), key=lambda candidate: candidate.mrr)
         on_restart(restart, best.mrr)
     return best
 
 
 def learn_weights(features: np.ndarray, names: Sequence[str], task: RankedTask, learned_on: str) -> dict[str, Any]:
-    """Weights of the named `features` (features, pairs), and how good all are together and each alone: plain JSON."""
+    """Return as plain JSON: the weights of the named `features` (features, pairs), MRR together and of each alone."""
     started = time.perf_counter()
     learned = coordinate_ascent(features, task)
     return {
@@ -98,16 +99,52 @@ def learn_weights(features: np.ndarray, names: Sequence[str], task: RankedTask, 
     }
 
 
+def reciprocal_rank_fusion(
+    lists: list[Ragged], depth: int, documents: int, id_order: np.ndarray
+) -> tuple[Ragged, np.ndarray]:
+    """Join candidate lists whose scores cannot be compared (Cormack et al. 2009); return (candidates, scores).
+
+        score(d) = sum over the lists that have d of 1 / (60 + rank of d)
+
+    Args:
+        lists: candidates of the same queries, best first.
+        depth: documents kept for a query, best first.
+        documents: size of the collection.
+        id_order: (documents,) position of each document's id in the sorted ids: the tie rule.
+    """
+    blocks = [
+        _joined([ranked.rows_between(first, first + QUERIES_PER_BLOCK) for ranked in lists], depth, documents, id_order)
+        for first in range(0, lists[0].rows, QUERIES_PER_BLOCK)
+    ]
+    if not blocks:
+        return lists[0], np.zeros(0, np.float32)
+    return concatenated([candidates for candidates, _ in blocks]), np.concatenate([scores for _, scores in blocks])
+
+
+def _joined(lists: list[Ragged], depth: int, documents: int, id_order: np.ndarray) -> tuple[Ragged, np.ndarray]:
+    keys = np.concatenate([ranked.row_numbers() * documents + ranked.values for ranked in lists])
+    values = np.concatenate([1.0 / (RANK_CONSTANT + 1 + ranked.positions()) for ranked in lists])
+    distinct, occurrence = np.unique(keys, return_inverse=True)
+    scores = np.bincount(occurrence, values, len(distinct)).astype(np.float32)
+    rows, docs = distinct // documents, distinct % documents
+    best = np.lexsort((id_order[docs], -scores, rows))
+    joined = Ragged(offsets_of(np.bincount(rows, minlength=lists[0].rows)), docs[best].astype(np.int32))
+    kept = joined.positions() < depth
+    return joined.select(kept), scores[best][kept]
+
+
 def _ascend(differences: _Differences, weights: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, float]:
-    value = _mrr_of_trials(differences, weights, 0, weights[:1])[0]
+    """Return the weights where coordinate ascent ends, and their MRR."""
+    value = _line_search(*differences, weights, 0, weights[:1])[0]
     for _ in range(ITERATIONS):
         before = value
         for feature in order:
-            trials = _trial_weights(weights[feature])
+            trials = np.concatenate([[0.0], weights[feature] + STEPS, weights[feature] - STEPS])
             if not np.delete(weights, feature).any():
-                trials = trials[1:]  # all weights 0 would be no ranker
-            values = _mrr_of_trials(differences, weights, feature, trials)
-            winner = _smallest_best(trials, values)
+                trials = trials[1:]  # not all weights may be 0
+            values = _line_search(*differences, weights, feature, trials)
+            best = np.flatnonzero(values == values.max())
+            winner = best[np.argmin(np.abs(trials[best]))]  # ties go to the smaller weight
             if values[winner] > value:
                 value = values[winner]
                 weights = weights.copy()
@@ -117,23 +154,6 @@ def _ascend(differences: _Differences, weights: np.ndarray, order: np.ndarray) -
         if value - before < TOLERANCE:
             break
     return weights, value
-
-
-def _trial_weights(weight: float) -> np.ndarray:
-    steps = FIRST_STEP * 2.0 ** np.arange(STEPS)
-    return np.concatenate([[0.0], weight + steps, weight - steps])
-
-
-def _smallest_best(trials: np.ndarray, values: np.ndarray) -> int:
-    best = np.flatnonzero(values == values.max())
-    return int(best[np.argmin(np.abs(trials[best]))])
-
-
-def _mrr_of_trials(differences: _Differences, weights: np.ndarray, feature: int, trials: np.ndarray) -> np.ndarray:
-    """(trials,) MRR with ``weights[feature]`` replaced by each trial value."""
-    others = weights.copy()
-    others[feature] = 0.0
-    return _line_search(*differences, others, feature, trials)
 
 
 def _differences(features: np.ndarray, task: RankedTask) -> _Differences:
@@ -160,8 +180,9 @@ def _differences(features: np.ndarray, task: RankedTask) -> _Differences:
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def _line_search(
     features: np.ndarray, offsets: np.ndarray, wins_ties: np.ndarray, query: np.ndarray, queries: int,
-    others: np.ndarray, feature: int, trials: np.ndarray,
+    weights: np.ndarray, feature: int, trials: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
+    """Return (trials,) the MRR with ``weights[feature]`` replaced by each trial value."""
     values = np.zeros(len(trials))
     best = np.zeros(len(trials))
     longest = 0
@@ -171,9 +192,9 @@ def _line_search(
     for block in range(len(query)):
         start, size = offsets[block], offsets[block + 1] - offsets[block]
         base[:size] = 0
-        for f in range(len(others)):
-            if others[f] != 0:
-                weight = np.float32(others[f])
+        for f in range(len(weights)):
+            if f != feature and weights[f] != 0:
+                weight = np.float32(weights[f])
                 for i in range(size):
                     base[i] += weight * features[f, start + i]
         line = features[feature, start : start + size]

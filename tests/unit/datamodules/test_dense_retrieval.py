@@ -16,7 +16,7 @@ from datamodules.retrieval_data import Folder
 from lexical.encoders import packaged_encoder
 from lexical.errors import UserError
 from lexical.index.ragged import Ragged, ragged
-from lexical.ranking.rank_fusion import reciprocal_rank_fusion
+from lexical.ranking.fusion import reciprocal_rank_fusion
 from tests.fixtures.tiny_bert import write_tiny_bert
 
 pytestmark = pytest.mark.usefixtures("one_thread")

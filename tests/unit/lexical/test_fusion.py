@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexical.index.ragged import ragged
-from lexical.ranking.fusion import RESTARTS, FusionWeights, _differences, _mrr_of_trials, coordinate_ascent, fuse
+from lexical.ranking.fusion import RESTARTS, FusionWeights, _differences, _line_search, coordinate_ascent, fuse
 from lexical.ranking.order import RankedTask, mean_reciprocal_rank
 
 
@@ -77,7 +77,7 @@ def test_the_line_search_sees_the_mrr_of_the_fused_scores(
     feature = data.draw(st.integers(0, len(features) - 1))
     trials = np.array(data.draw(st.lists(eighths, min_size=1, max_size=5)))
 
-    values = _mrr_of_trials(_differences(features, task), weights, feature, trials)
+    values = _line_search(*_differences(features, task), weights, feature, trials)
 
     for trial, value in zip(trials, values, strict=True):
         tried = weights.copy()
@@ -90,7 +90,7 @@ def test_the_line_search_agrees_for_real_valued_features_and_weights(seed: int) 
     task, signal, noise = signal_and_noise(seed)
     features = (signal + noise[:3]).astype(np.float32)
     weights, trials = np.array([0.31, -0.2, 0.49]), np.linspace(-2, 2, 41)
-    values = _mrr_of_trials(_differences(features, task), weights, 1, trials)
+    values = _line_search(*_differences(features, task), weights, 1, trials)
     expected = [mean_reciprocal_rank(task, fuse(features, np.array([0.31, trial, 0.49]))) for trial in trials]
     assert values.tolist() == pytest.approx(expected, abs=1e-12)
     assert max(expected) - min(expected) > 0.2  # the trials were no flat line

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexical.index.ragged import Ragged, ragged
-from lexical.ranking.order import ranking_order
-from lexical.ranking.two_stage import best_of_each, with_the_rest_behind
+from lexical.ranking.order import ranking_order, top_candidates, two_stage_scores
 
 DOCUMENTS = 8
 
@@ -37,8 +36,8 @@ def plain_ranking(documents: list[int], first: list[float], second: list[float],
 @given(made())
 def test_the_ranking_is_that_of_a_plain_loop(case: tuple[Ragged, np.ndarray, np.ndarray, np.ndarray, int]) -> None:
     candidates, first, second, id_order, depth = case
-    chosen = best_of_each(candidates, first, id_order, depth)
-    scores = with_the_rest_behind(candidates, first, chosen, second[chosen], id_order)
+    chosen = top_candidates(candidates, first, id_order, depth)
+    scores = two_stage_scores(candidates, first, chosen, second[chosen], id_order)
     assert scores.dtype == np.float32 and np.array_equal(scores[chosen], second[chosen])
     ranked = candidates.values[ranking_order(candidates, scores, id_order)]
     for row in range(candidates.rows):
@@ -51,9 +50,9 @@ def test_by_hand_with_log_probabilities() -> None:
     """Both second scores are below all first ones; a made-up 0 would put the third document on top."""
     candidates, ids = ragged([[0, 1, 2]], np.int32), np.arange(3, dtype=np.int32)
     first = np.array([-1.0, -3.0, -2.0], np.float32)
-    chosen = best_of_each(candidates, first, ids, 2)
+    chosen = top_candidates(candidates, first, ids, 2)
     assert chosen.tolist() == [True, False, True]
-    scores = with_the_rest_behind(candidates, first, chosen, np.array([-9.0, -8.0], np.float32), ids)
+    scores = two_stage_scores(candidates, first, chosen, np.array([-9.0, -8.0], np.float32), ids)
     assert scores[[0, 2]].tolist() == [-9.0, -8.0] and -9.01 < scores[1] < -9.0
 
 
@@ -61,9 +60,9 @@ def test_thousands_behind_keep_their_order_without_a_tie() -> None:
     count = 5000
     candidates, ids = ragged([list(range(count))], np.int32), np.arange(count, dtype=np.int32)
     first = np.linspace(1, 1 + 1e-6, count).astype(np.float32)  # a handful of distinct values
-    chosen = best_of_each(candidates, first, ids, 100)
+    chosen = top_candidates(candidates, first, ids, 100)
     for again in (0.0, -3e5):
-        scores = with_the_rest_behind(candidates, first, chosen, np.full(100, again, np.float32), ids)
+        scores = two_stage_scores(candidates, first, chosen, np.full(100, again, np.float32), ids)
         assert len(set(scores[~chosen].tolist())) == count - 100 and scores[~chosen].max() < again
         expected = ranking_order(candidates, first, ids)[100:]
         assert np.array_equal(ranking_order(candidates, scores, ids)[100:], expected)
