@@ -114,8 +114,8 @@ class NeuralRanker(Ranker):
         return self.vocabulary is not None
 
     def configure_model(self) -> None:
-        """Build the network for the tokens of the data, once."""
-        if self.vocabulary is not None:
+        """Build the network for the tokens of the data, once; `load_from_checkpoint` builds it in `on_load_checkpoint`."""
+        if self.vocabulary is not None or self._trainer is None:
             return
         vocabulary = self.data.vocabulary(self.field)
         self.build_for(vocabulary)
@@ -261,8 +261,7 @@ class NeuralRanker(Ranker):
         relevant = np.concatenate([batch.relevant, np.zeros(len(empty), bool)])
         if len(ranks):  # a process may have no query at all
             preds, target, indexes = (
-                torch.from_numpy(array).to(self.device)
-                for array in (ranks, relevant, np.concatenate([numbers, empty]))
+                torch.from_numpy(array).to(self.device) for array in (ranks, relevant, np.concatenate([numbers, empty]))
             )
             self.validation_mrr.update(preds, target, indexes=indexes)
 

@@ -145,18 +145,21 @@ class Ranker(L.LightningModule):
     @property
     def data(self) -> RankerData:
         """The data module that the trainer was given."""
-        found: Any = getattr(self.trainer, "datamodule", None)
-        if found is None:
+        data: Any = getattr(self.trainer, "datamodule", None)
+        if data is None:
             raise UserError("rankers are trained on a data module: trainer.fit(model, datamodule=PyDocs())")
-        return found  # type: ignore[no-any-return]
+        return data
 
     def setup(self, stage: str) -> None:
         if stage == "fit":
             if self.single_process and self.trainer.world_size > 1:
                 raise UserError(f"{type(self).__name__} is trained in one process: --trainer.devices 1")
             self.check_inputs()
+            assert self.data is not None  # raises where there is none
         elif not self.is_trained:
-            raise UserError(f"this {type(self).__name__} is not trained yet: call trainer.fit first, or load a checkpoint")
+            raise UserError(
+                f"this {type(self).__name__} is not trained yet: call trainer.fit first, or load a checkpoint"
+            )
         if self.is_trained and getattr(self.trainer, "datamodule", None) is not None:
             self.check_vocabulary(self.data.vocabulary(self.field))
 

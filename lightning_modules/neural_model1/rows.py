@@ -1,8 +1,8 @@
 """Whole rows of T(.|.): one query token against many document tokens, for scoring and for the export.
 
 `network_rows` works for any network. For exactly the paper's `TranslationNetwork` there is a faster way to the same
-numbers, 1.8 times as fast at width 128 and 2.4 times at width 64 on one core: for one query token F1 is a single
-product, (D + H diag(x_q)) x_d plus a vector, so nothing is gathered.
+numbers (`benchmarks/nn_model1.py`): for one query token F1 is a single product, (D + H diag(x_q)) x_d plus a vector, so
+nothing is gathered.
 """
 
 from __future__ import annotations
@@ -23,18 +23,29 @@ PAIRS_TOGETHER = 1 << 14
 
 
 def network_rows(network: Any, x_q: Tensor, x_d: Tensor) -> Iterator[Tensor]:
-    """Yield (document tokens,) T(q|d) for each row of x_q, in memory that the next row may use again."""
-    if type(network) is TranslationNetwork:
-        yield from fast_rows(network, x_q, x_d)
-        return
+    """Return an iterator of (document tokens,) T(q|d), one for each row of x_q; the next row may use its memory again."""
+    fast = type(network) is TranslationNetwork and _computes_the_same(network, x_q[:1], x_d[:ROWS_TOGETHER])
+    return fast_rows(network, x_q, x_d) if fast else plain_rows(network, x_q, x_d)
+
+
+def _computes_the_same(network: TranslationNetwork, x_q: Tensor, x_d: Tensor) -> bool:
+    """Return whether `fast_rows` still computes what `forward` defines: whoever edits the one need not know the other."""
+    rows = zip(plain_rows(network, x_q, x_d), fast_rows(network, x_q, x_d), strict=True)
+    return all(torch.allclose(plain, fast, rtol=1e-3, atol=1e-6) for plain, fast in rows)
+
+
+def plain_rows(network: Any, x_q: Tensor, x_d: Tensor) -> Iterator[Tensor]:
+    """Compute each pair with the network's own `forward`."""
     document_tokens = torch.arange(len(x_d), device=x_d.device)
     for row in range(len(x_q)):
         blocks = document_tokens.split(PAIRS_TOGETHER)
-        yield torch.cat([network(x_q, x_d, torch.full_like(block, row), block) for block in blocks] or [x_d.new_empty(0)])
+        yield torch.cat(
+            [network(x_q, x_d, torch.full_like(block, row), block) for block in blocks] or [x_d.new_empty(0)]
+        )
 
 
 def fast_rows(network: TranslationNetwork, x_q: Tensor, x_d: Tensor) -> Iterator[Tensor]:
-    """The same for the paper's network."""
+    """Compute the same for the paper's network, a row at a time."""
     w_q, w_d, w_h = network.f1_parts()
     w2, w3 = network.f2.weight.T.contiguous(), network.f3.weight[0]
     # relu(h + b) = max(h, -b) + b, and the b outside moves into the next layer's bias: one pass less over each layer

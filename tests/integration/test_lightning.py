@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from callbacks.checkpoints import BestCheckpoint
 from callbacks.run_files import RunFiles
 from datamodules import Folder
 from lexical.errors import UserError
@@ -114,10 +115,10 @@ def test_the_best_epoch_is_the_one_that_is_tested(data: Folder, work: Path) -> N
     trainer = trainer_in(run, max_epochs=3)
     trainer.fit(ranker, data)
     best = run / "checkpoints" / "best.ckpt"
-    score = torch.load(best, weights_only=True)["callbacks"]
-    (kept,) = [state["best_model_score"] for key, state in score.items() if key.startswith("BestCheckpoint")]
+    (checkpoint,) = (callback for callback in trainer.callbacks if isinstance(callback, BestCheckpoint))  # type: ignore[attr-defined]
+    assert checkpoint.best_model_score is not None
     loaded = NeuralModel1.load_from_checkpoint(best)
-    assert trainer_in(run).validate(loaded, data, verbose=False)[0]["val/mrr"] == float(kept)
+    assert trainer_in(run).validate(loaded, data, verbose=False)[0]["val/mrr"] == float(checkpoint.best_model_score)
     tested = trainer_in(run).test(loaded, data, verbose=False)
     assert same_metrics(tested, trainer_in(run).test(ranker, data, verbose=False))
 

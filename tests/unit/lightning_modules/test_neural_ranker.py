@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from lexical.errors import UserError
-from lightning_modules.neural_model1.ranker import NNModel1
+from lightning_modules import NeuralModel1
 from lightning_modules.neural_ranker import rate_factor
 
 
@@ -37,13 +40,19 @@ def test_a_warm_up_over_everything_ends_with_the_last_step() -> None:
     assert rate_factor(10, total=10, per_epoch=10, warmup=1.0, epoch_decay=0.9) == pytest.approx(0.9)
 
 
-def test_a_cooldown_ends_at_zero_behind_the_last_step() -> None:
+def test_a_cooldown_ends_at_zero_after_the_last_step() -> None:
     factors = [rate_factor(step, 10, 10, warmup=0.2, epoch_decay=1.0, cooldown=0.5) for step in range(11)]
     assert factors == pytest.approx([0, 0.5, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2, 0])
     assert rate_factor(5, 10, 10, warmup=0.0, epoch_decay=1.0, cooldown=1.0) == pytest.approx(0.5)
 
 
-# ------------------------------------------------------------------------------------------------ shared work
+# --- the pairs of a step
+
+
+def model_with(processes: int, **settings: Any) -> NeuralModel1:
+    model = NeuralModel1(**settings)
+    model.trainer = SimpleNamespace(world_size=processes)  # type: ignore[assignment]
+    return model
 
 
 @pytest.mark.parametrize(
@@ -53,22 +62,20 @@ def test_a_cooldown_ends_at_zero_behind_the_last_step() -> None:
 def test_the_pairs_of_a_step_are_divided(
     batch_size: int, pairs_at_once: int | None, processes: int, at_once: int, parts: int
 ) -> None:
-    model = NNModel1(batch_size=batch_size, pairs_at_once=pairs_at_once)
-    model.share_work(processes)
-    assert (model.at_once, model.parts) == (at_once, parts)
-    assert model.at_once * model.parts * processes == batch_size
-    assert model.trainer_settings()["accumulate_grad_batches"] == parts
+    model = model_with(processes, batch_size=batch_size, pairs_at_once=pairs_at_once)
+    assert model.divide_batch() == (at_once, parts)
+    assert at_once * parts * processes == batch_size
     options = model.needs().pairs
-    assert options is not None and (options.at_once, options.parts) == (at_once, parts)
+    assert options is not None and (options.pairs_at_once, options.parts) == (at_once, parts)
 
 
 @pytest.mark.parametrize(
     ("batch_size", "pairs_at_once", "processes"), [(32, None, 3), (32, 5, 1), (32, 64, 1), (32, 32, 2), (2, None, 4)]
 )
-def test_what_cannot_be_divided_is_refused(batch_size: int, pairs_at_once: int | None, processes: int) -> None:
-    model = NNModel1(batch_size=batch_size, pairs_at_once=pairs_at_once)
+def test_pairs_that_cannot_be_divided_are_refused(batch_size: int, pairs_at_once: int | None, processes: int) -> None:
+    model = model_with(processes, batch_size=batch_size, pairs_at_once=pairs_at_once)
     with pytest.raises(UserError, match=rf"^--model\.batch_size {batch_size} cannot be shared by {processes} process"):
-        model.share_work(processes)
+        model.divide_batch()
 
 
 @pytest.mark.parametrize(
@@ -82,4 +89,4 @@ def test_what_cannot_be_divided_is_refused(batch_size: int, pairs_at_once: int |
 )  # fmt: skip
 def test_a_setting_out_of_range_is_named(flag: str, value: float) -> None:
     with pytest.raises(UserError, match=rf"^--model\.{flag} "):
-        NNModel1(**{flag: value})  # type: ignore[arg-type]
+        NeuralModel1(**{flag: value})  # type: ignore[arg-type]
