@@ -33,7 +33,7 @@ class TrainingMonitor(L.Callback):
     def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
         if (trainer.global_step + 1) % _log_interval(trainer) == 0:
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-            norm = math.sqrt(sum(_squares(weight.grad) for weight in weights if weight.grad is not None))
+            norm = math.sqrt(sum(squared_norm(weight.grad) for weight in weights if weight.grad is not None))
             pl_module.log("train/gradient_norm", norm, on_step=True, on_epoch=False, batch_size=1)
 
     def on_train_batch_end(
@@ -60,6 +60,7 @@ def _log_interval(trainer: L.Trainer) -> int:
     return max(1, int(getattr(trainer, "log_every_n_steps", 1)))
 
 
-def _squares(gradient: Tensor) -> float:
+def squared_norm(gradient: Tensor) -> float:
+    """Return the sum of squares of a dense or sparse gradient."""
     values = gradient.coalesce().values() if gradient.is_sparse else gradient
     return float(values.detach().double().square().sum())

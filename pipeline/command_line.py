@@ -55,7 +55,10 @@ class RankerCLI(LightningCLI):
     def config_as_dict(self) -> dict[str, Any]:
         """Return the resolved configuration in plain types: printed, saved beside the results, sent to W&B."""
         text = self.parser.dump(self.config, skip_none=False, skip_validation=True)
-        return {key: value for key, value in yaml.safe_load(text).items() if key != "config"}
+        config = {key: value for key, value in yaml.safe_load(text).items() if key != "config"}
+        model = self.resolved.model
+        source = {"model_file": model.file} if model is not None and model.file is not None else {}
+        return {**source, "profile": self.resolved.profile, **config}
 
 
 def parse_data(

@@ -6,11 +6,14 @@ A model file has the section `model` (class_path, init_args) and perhaps `traine
 file has `data` (class_path, init_args) and the name of its default `profile`. A profile holds what differs from the
 models' settings, by model name: patterns such as `bert_*`, each with `model` and `trainer` values, later ones
 overriding earlier ones; and `leave_out`, rows that `--model all` does not train. It may extend other profiles.
+
+A YAML file of your own may name a class of your own: its module is looked up beside the file, too.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -37,6 +40,7 @@ class Choice(NamedTuple):
     name: str
     target: type
     settings: dict[str, Any]
+    file: str | None = None  # the user's own YAML file
 
 
 class Resolved(NamedTuple):
@@ -45,6 +49,7 @@ class Resolved(NamedTuple):
     model: Choice | None
     data: Choice
     trainer: dict[str, Any]
+    profile: str | None
     rest: list[str]  # the command line without --model, --data and --profile
 
 
@@ -68,11 +73,12 @@ def resolve(argv: Sequence[str]) -> Resolved:
     settings = Settings({}, load("default", "trainer")["trainer"])
     if model_name is not None:
         settings = ranker_settings(model_name, data_name, profile)
-    elif profile is not None:
+    profile = profile_of(data_name, profile)
+    if profile is not None:
         load(profile, "profile")
     data_section = load(data_name, "data")["data"]
     model = None if model_name is None else _choice(model_name, "model", settings.model)
-    return Resolved(model, _choice(data_name, "data", data_section), settings.trainer, rest)
+    return Resolved(model, _choice(data_name, "data", data_section), settings.trainer, profile, rest)
 
 
 def ranker_settings(model_name: str, data_name: str, profile: str | None = None) -> Settings:
@@ -197,5 +203,13 @@ def _choice(name: str, kind: str, section: dict[str, Any]) -> Choice:
         raise UserError(f"--{kind} {name}: its section {kind!r} must have class_path and perhaps init_args")
     if not re.fullmatch(r"[\w.-]+", Path(name).stem):
         raise UserError(f"--{kind}: the name {Path(name).stem!r} must consist of letters, digits, '.', '-', '_'")
+    file = str(Path(name).expanduser().resolve()) if name.endswith((".yaml", ".yml")) else None
+    import_from(file)
     target = import_class(section["class_path"], f"--{kind} {name}")
-    return Choice(Path(name).stem, target, _mapping(section, "init_args", f"--{kind} {name}"))
+    return Choice(Path(name).stem, target, _mapping(section, "init_args", f"--{kind} {name}"), file)
+
+
+def import_from(file: str | None) -> None:
+    """Let modules be imported from the folder of the user's own YAML file."""
+    if file is not None and (folder := str(Path(file).parent)) not in sys.path:
+        sys.path.append(folder)

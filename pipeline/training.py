@@ -55,14 +55,14 @@ def train_ranker(cli: RankerCLI) -> dict[str, float]:
     _settle(config, model, name)
     folder = RunFolder.of(config["output_dir"], data.name, name, config["seed"])
     if is_rank_zero():
-        print(yaml.safe_dump({"ranker": name, **_without_empty(config)}, sort_keys=False), end="", flush=True)
+        say(f"{name} on {data.name}, seed {config['seed']}: results go to {folder.path}")
     quiet_lightning()
     check_dependencies(model, name, folder, data.fingerprint()) if model.dependencies else None
     if skip_trained and (metrics := _trained_already(folder, config, data)):
         say(f"{name}, seed {config['seed']}: already trained with these settings, kept")
         return metrics if is_rank_zero() else {}
     model.check_inputs()
-    checkpoint = _checkpoint_to_resume(folder, config, data) if isinstance(model, NeuralRanker) else None
+    checkpoint = checkpoint_to_resume(folder, config, data) if isinstance(model, NeuralRanker) else None
     run, loggers = _start_logging(folder, config, data, name, resumed=checkpoint is not None)
     trainer = cli.instantiate_trainer(
         **config["trainer"], callbacks=_callbacks(model, folder, run), logger=loggers, default_root_dir=str(folder.path)
@@ -72,10 +72,10 @@ def train_ranker(cli: RankerCLI) -> dict[str, float]:
     leave_process_group()
     if not is_rank_zero():
         return {}
-    if trainer.fast_dev_run or not model.development:
+    if config["trainer"]["fast_dev_run"] or not model.development:
         say("nothing is saved: this was a trial (fast_dev_run), or there was no epoch to train")
         return {}
-    metrics = {key: value for key, value in model.development.items()}
+    metrics = dict(model.development)
     for logger in trainer.loggers:
         logger.log_metrics(metrics)
         logger.save()
@@ -126,12 +126,6 @@ def _settle(config: dict[str, Any], model: Ranker, name: str) -> None:
         trainer.pop(key, None)
 
 
-def _without_empty(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration without empty settings, for a person to read; config.yaml has them all."""
-    filled = {key: _without_empty(value) if isinstance(value, dict) else value for key, value in config.items()}
-    return {key: value for key, value in filled.items() if value is not None}
-
-
 def _trained_already(folder: RunFolder, config: dict[str, Any], data: RetrievalData) -> dict[str, float]:
     """Return what a complete training with these settings on this data has measured; empty if there is none."""
     if not folder.config.is_file() or changed_dependency(folder) is not None:
@@ -144,7 +138,7 @@ def _trained_already(folder: RunFolder, config: dict[str, Any], data: RetrievalD
     return {key: value for key, value in measured.items() if key.startswith("development/mrr")}
 
 
-def _checkpoint_to_resume(folder: RunFolder, config: dict[str, Any], data: RetrievalData) -> Path | None:
+def checkpoint_to_resume(folder: RunFolder, config: dict[str, Any], data: RetrievalData) -> Path | None:
     """Return last.ckpt of an unfinished training with the same settings on the same data."""
     started_with = _started_with(config, data)
     path = folder.last_checkpoint
