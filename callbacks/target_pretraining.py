@@ -1,169 +1,150 @@
 """Target-corpus pretraining before a ranker is trained (section "Training Models" of the paper).
 
     cache/<data>/<fingerprint>/pretrained-<hash>/            the encoder, its tokenizer, pretraining.json
-                               .pretrained-<hash>.training/  last.ckpt of one that is under way or was interrupted
+                               .pretrained-<hash>.training/  last.ckpt while it runs or after an interruption
 
-Every ranker on the same data and backbone starts from the same folder; the second one finds it there.
+All rankers on the same data and backbone start from the same folder: the first one makes it.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import lightning as L
 import numpy as np
-from torch.utils.data import DataLoader
+from lightning.pytorch.accelerators import CPUAccelerator
 
 from callbacks.checkpoints import last_checkpoints
 from callbacks.epoch_report import EpochReport
-from datamodules.batches.epoch_loader import EpochLoader, ready_made
-from datamodules.batches.sentence_pairs import SentencePairs
+from datamodules.batches.epoch_loader import Batches, EpochLoader
+from datamodules.batches.sentence_pairs import PretrainingTokens, SentencePairs
 from datamodules.cached_step import cached_step, code_version, fingerprint, wait_for
 from lexical.batches import SentenceBatch
 from lexical.encoders import encoder_identity
 from lexical.errors import UserError
+from lexical.small_files import read_json, write_json
 from lexical.terminal import say
 from lightning_modules.bert.chunk_encoder import FLAG
-from lightning_modules.bert.pretraining import (
-    PretrainingSettings,
-    TargetPretraining,
-    pretraining_network,
-    save_encoder,
-)
+from lightning_modules.bert.pretraining import PretrainingSettings, TargetPretraining, pretraining_network, save_encoder
 from lightning_modules.bert.ranker import BertRanker
 
-HELD_OUT = 512  # sequences that the pretraining is measured on, at the most
+HELD_OUT = 512  # the most sequences that the pretraining is measured on
 REPORT = "pretraining.json"
 _CODE = ["datamodules.batches.sentence_pairs", "lightning_modules.bert.pretraining"]
 
 
 class EncoderPretraining(L.Callback):
-    """When fitting begins, on all its processes: pretrains the ranker's encoder, or takes the one in the cache.
+    """When fitting begins, on all processes: pretrains the ranker's encoder, or takes the one in the cache.
 
     Args:
-        place: folder of the prepared data.
-        pairs: makes the sentence pairs of the collection; called where they are needed.
-        tokens: what the collection's word pieces are known by.
-        backbone: the encoder that it starts from.
-        settings: how long and how fast.
-        trainer: accelerator, devices, num_nodes, strategy and precision.
-        checkpoint_steps: save last.ckpt every so many optimiser steps instead of every 5 minutes.
+        settings: length and rate.
     """
 
-    def __init__(
-        self, place: Path, pairs: Callable[[], SentencePairs], tokens: str, backbone: str,
-        settings: PretrainingSettings, trainer: dict[str, Any], checkpoint_steps: int | None = None,
-    ) -> None:  # fmt: skip
-        self.checkpoint_steps = checkpoint_steps
-        self.pairs, self.backbone, self.settings, self.trainer = pairs, backbone, settings, trainer
-        self.parameters = {
-            "tokens": tokens,
-            "backbone": encoder_identity(FLAG, backbone),
-            "settings": settings._asdict(),
-            "precision": trainer.get("precision"),
-            "code": code_version(_CODE),
-        }
-        self.folder = place / f"pretrained-{fingerprint(self.parameters)}"
-        self.what = f"pretraining of {backbone}"
-        self.checkpoints = self.folder.with_name(f".{self.folder.name}.training")
-
-    def wait(self) -> None:
-        """Until no other run is at the same pretraining. Before fitting: in there the other processes of this run would
-        wait in a collective, which gives up after half an hour."""
-        wait_for(self.folder, self.what)
+    def __init__(self, settings: PretrainingSettings) -> None:
+        self.settings = settings
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        if stage != "fit" or trainer.ckpt_path:  # a checkpoint holds an encoder that is further than this
-            return
         assert isinstance(pl_module, BertRanker)
-        strategy = trainer.strategy
+        if stage != "fit" or trainer.ckpt_path or pl_module.is_trained:  # its encoder is further than this
+            return
+        strategy, name = trainer.strategy, f"pretraining of {pl_module.backbone}"
+        tokens = pl_module.data.sequences_folder(pl_module.field)
+        parameters = {
+            "tokens": tokens.name,
+            "backbone": encoder_identity(FLAG, pl_module.backbone),
+            "settings": self.settings._asdict(),
+            "precision": trainer.precision,
+            "code": code_version(_CODE),
+        }
+        folder = tokens.with_name(f"pretrained-{fingerprint(parameters)}")
+        checkpoints = folder.with_name(f".{folder.name}.training")
+        # another run may be making the folder: each process waits for it, as a collective gives up after half an hour
+        wait_for(folder, name)
+        strategy.barrier()
         if trainer.is_global_zero:
-            began = False
+            started = False
 
-            def build(place: Path) -> None:
-                nonlocal began
-                began = True
+            def build(target: Path) -> None:
+                nonlocal started
+                started = True
                 strategy.broadcast(True)
-                self.pretrain(place, trainer)
+                self.pretrain(trainer, pl_module, checkpoints, target)
 
-            cached_step(self.folder, build, self.what, self.parameters)
-            shutil.rmtree(self.checkpoints, ignore_errors=True)
-            if not began:
+            cached_step(folder, build, name, parameters)
+            shutil.rmtree(checkpoints, ignore_errors=True)
+            if not started:
                 strategy.broadcast(False)
-            report = json.loads((self.folder / REPORT).read_text())
+            report = read_json(folder / REPORT)
             say(
                 f"the encoder is pretrained on {report['sequences']:,} sequences of the collection: held-out masked-LM "
                 f"loss {report['held_out_masked_loss']:.3f}, next-sentence accuracy "
-                f"{report['held_out_next_sentence_accuracy']:.3f} ({self.folder})"
+                f"{report['held_out_next_sentence_accuracy']:.3f} ({folder})"
             )
         elif strategy.broadcast(None):
-            self.pretrain(None, trainer)
+            self.pretrain(trainer, pl_module, checkpoints, None)
         strategy.barrier()
-        pl_module.start_from(str(self.folder))
+        pl_module.start_encoder = str(folder)
 
-    def pretrain(self, place: Path | None, outer: L.Trainer) -> None:
-        """Trains, on all processes together; rank zero saves to `place`."""
-        started, pairs = time.perf_counter(), self.pairs()
+    def pretrain(self, outer: L.Trainer, ranker: BertRanker, checkpoints: Path, target: Path | None) -> None:
+        """Pretrain on all processes together; rank zero saves to `target`."""
+        started, settings = time.perf_counter(), self.settings
+        tokens = PretrainingTokens.of(ranker.data.vocabulary(ranker.field))
+        pairs = SentencePairs(ranker.data.sequences(ranker.field), tokens, settings.length, settings.seed)
         if not len(pairs.held_out):
-            raise UserError("--model.pretrain: the collection is too small: no text can be held out to measure it on")
-        sequences = pairs.order(0)[: self.settings.sequences]
-        network, new = pretraining_network(self.backbone, self.settings.seed)
-        module = TargetPretraining(network, self.settings, new=new)
-        callbacks = [
-            EpochReport("pretrain", "pretrain/loss", "a sequence"),
-            *last_checkpoints(self.checkpoints, self.checkpoint_steps),
-        ]
+            raise UserError("--model.pretrain: the collection is too small to hold out texts for measuring")
+        network, new = pretraining_network(ranker.backbone, settings.seed)
+        module = TargetPretraining(network, settings, new=new)
+        report = EpochReport("pretrain", "pretrain/loss", "sequence")
         inner = L.Trainer(
-            **self.trainer, max_epochs=1, logger=outer.loggers, callbacks=callbacks, log_every_n_steps=10,
+            accelerator=outer.accelerator, num_nodes=outer.num_nodes, precision=outer.precision,  # type: ignore[arg-type]
+            devices=outer.num_devices if isinstance(outer.accelerator, CPUAccelerator) else outer.device_ids,
+            strategy="ddp" if outer.world_size > 1 else "auto", max_epochs=1, logger=outer.loggers,
+            callbacks=[report, *last_checkpoints(checkpoints, ranker.checkpoint_steps)], log_every_n_steps=10,
             use_distributed_sampler=False, enable_progress_bar=False, enable_model_summary=False,
-            num_sanity_val_steps=0, limit_val_batches=0, default_root_dir=str(self.checkpoints),
+            num_sanity_val_steps=0, limit_val_batches=0, default_root_dir=str(checkpoints),
         )  # fmt: skip
-        last = self.checkpoints / "last.ckpt"
+        last = checkpoints / "last.ckpt"
         resumed = str(last) if last.is_file() else None
         if resumed:
-            say(f"an unfinished pretraining is continued from {last}")
-        inner.fit(module, self.training_batches(inner, pairs, sequences), ckpt_path=resumed, weights_only=True)
+            say(f"resuming the unfinished pretraining from {last}")
+        sequences = pairs.order(0)[: settings.sequences]
+        inner.fit(module, training_batches(inner, pairs, sequences, settings.batch_size), ckpt_path=resumed,
+                  weights_only=True)  # fmt: skip
         inner.limit_val_batches = 1.0
-        (measured,) = inner.validate(module, held_out_batches(pairs, self.settings.batch_size), verbose=False)
-        if place is not None:
-            save_encoder(module, self.backbone, place)
-            report = {
-                **{name.removeprefix("pretrain/"): value for name, value in measured.items()},
-                "sequences": len(sequences),
-                "steps": inner.global_step,
-                "seconds": round(time.perf_counter() - started, 1),
-            }
-            (place / REPORT).write_text(json.dumps(report, indent=1) + "\n")
+        (measured,) = inner.validate(module, held_out_batches(pairs, settings.batch_size), verbose=False)
+        if target is not None:
+            save_encoder(module, ranker.backbone, target)
+            values = {name.removeprefix("pretrain/"): value for name, value in measured.items()}
+            seconds = round(time.perf_counter() - started, 1)
+            counts = {"sequences": len(sequences), "steps": inner.global_step, "seconds": seconds}
+            write_json(target / REPORT, {**values, **counts})
 
-    def training_batches(
-        self, inner: L.Trainer, pairs: SentencePairs, sequences: np.ndarray
-    ) -> EpochLoader[SentenceBatch]:  # fmt: skip
-        size = self.settings.batch_size
-        rank, processes = inner.global_rank, inner.world_size
 
-        def make(epoch: int, number: int) -> SentenceBatch:
-            members = sequences[number * size : (number + 1) * size]
-            return pairs.batch(epoch, share_of(members, rank, processes))
+def training_batches(
+    trainer: L.Trainer, pairs: SentencePairs, sequences: np.ndarray, size: int
+) -> EpochLoader[SentenceBatch]:
+    """Return the loader of this process."""
 
-        def position() -> tuple[int, int]:
-            return inner.current_epoch, inner.fit_loop.epoch_loop.batch_progress.current.ready
+    def make(epoch: int, number: int) -> SentenceBatch:
+        members = sequences[number * size : (number + 1) * size]
+        return pairs.batch(epoch, share_of(members, trainer.global_rank, trainer.world_size))
 
-        return EpochLoader(make, -(-len(sequences) // size), position)
+    def position() -> tuple[int, int]:
+        return trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_progress.current.ready
+
+    return EpochLoader(make, -(-len(sequences) // size), position)
 
 
 def share_of(members: np.ndarray, rank: int, processes: int) -> np.ndarray:
-    """The sequences of a batch that a process trains on: each belongs to one, unless there are fewer than processes."""
+    """Return the sequences of a batch that a process trains on: no sequence twice unless there are too few."""
     firsts = np.array_split(np.arange(0, len(members), 2), processes)[rank]  # the two of a span stay together
-    mine = members[firsts[0] : firsts[-1] + 2] if len(firsts) else members[:0]
-    return mine if len(mine) else members[rank % len(members) :][:1]
+    share = members[firsts[0] : firsts[-1] + 2] if len(firsts) else members[:0]
+    return share if len(share) else members[rank % len(members) :][:1]
 
 
-def held_out_batches(pairs: SentencePairs, size: int) -> DataLoader[SentenceBatch]:
-    """The same sequences, with the same pieces hidden, whenever they are asked for."""
+def held_out_batches(pairs: SentencePairs, size: int) -> Batches[SentenceBatch]:
+    """Return the held-out sequences, always with the same pieces hidden."""
     chosen = pairs.held_out[:HELD_OUT]
-    return ready_made([pairs.batch(0, chosen[first : first + size]) for first in range(0, len(chosen), size)])
+    return Batches([pairs.batch(0, chosen[first : first + size]) for first in range(0, len(chosen), size)])

@@ -1,10 +1,10 @@
 """Query and document as the sequences that an encoder reads: [CLS] q [SEP] d_i [SEP], a document in equal chunks.
 
 A document of more than `chunk` pieces is cut into n = ceil(length / chunk) chunks of ceil(length / n) pieces (the last
-one perhaps shorter), at most `chunks` of them; what lies behind is not read. With 512 positions and 32 query pieces a
-chunk has at most 477. Sequences of all documents are sorted by length and padded in groups: a group is what the encoder
-is given at once. Where a piece of a query or document then stands in its output is worked out here, so that what comes
-behind the encoder is plain gathering.
+one perhaps shorter), at most `chunks` of them; the rest is not read. With 512 positions and 32 query pieces a chunk has
+at most 477. Sequences of all documents are sorted by length and padded in groups: the encoder reads one group at a
+time. Where each piece of a query or document stands in the encoder's output is worked out here, so that what follows
+the encoder is plain gathering.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lexical.errors import require
-from lexical.index.ragged import Ragged, offsets_of
+from lexical.errors import UserError, require
+from lexical.index.ragged import Ragged, ragged
 
 SPECIALS = 3  # [CLS] and two [SEP]
 
@@ -29,25 +29,26 @@ class ChunkLimits(NamedTuple):
 
     @property
     def chunk(self) -> int:
-        """Document pieces of a chunk at the most."""
+        """The most document pieces of a chunk."""
         return self.positions - self.query_pieces - SPECIALS
 
     @property
-    def least(self) -> int:
-        """Positions for the query, the special tokens and one piece of a document."""
-        return self.query_pieces + SPECIALS + 1
+    def pieces(self) -> int:
+        """The most pieces of a document that are read."""
+        return self.chunk * self.chunks
 
     def check(self) -> ChunkLimits:
         require(self.chunks >= 1, "--model.chunks", self.chunks, "1 or more")
         require(self.query_pieces >= 1, "--model.query_pieces", self.query_pieces, "1 or more")
-        require(self.positions >= self.least, "--model.positions", self.positions, "more than the query and 3 specials")
+        require(self.chunk >= 1, "--model.positions", self.positions, "more than the query and 3 specials")
         return self
 
     def window(self, positions: int) -> ChunkLimits:
-        """One shorter window of a document."""
-        wanted = "more than the query and 3 specials, --model.positions at most"
-        require(self.least <= positions <= self.positions, "--model.train_window", positions, wanted)
-        return ChunkLimits(positions, self.query_pieces, 1)
+        """Return the limits of a single window of a document, in so many positions."""
+        window = ChunkLimits(positions, self.query_pieces, 1)
+        expected = "more than the query and 3 specials, --model.positions at most"
+        require(window.chunk >= 1 and positions <= self.positions, "--model.train_window", positions, expected)
+        return window
 
 
 class Specials(NamedTuple):
@@ -57,17 +58,44 @@ class Specials(NamedTuple):
     sep: int
     pad: int
 
+    @classmethod
+    def of(cls, vocabulary: list[str], backbone: str) -> Specials:
+        """Look up [CLS], [SEP] and [PAD]; `backbone` is named in the error message."""
+        ids = {piece: number for number, piece in enumerate(vocabulary) if piece in ("[CLS]", "[SEP]", "[PAD]")}
+        if len(ids) < 3:
+            raise UserError(
+                f"--model.backbone {backbone}: the word pieces of this data have no [CLS], [SEP] and [PAD]; "
+                "give the tokenizer of the backbone: --data.tokenizer"
+            )
+        return cls(ids["[CLS]"], ids["[SEP]"], ids["[PAD]"])
+
+
+class GroupLimits(NamedTuple):
+    """How large the groups are that a device computes at once, in positions."""
+
+    positions: int = 4096  # padding included; a longer sequence is a group of its own
+    padding: int = 32  # more than this costs more than a further group
+    alone: bool = False  # pad a sequence as if it were alone, to `padded_lengths`, not to the longest of its group
+
+    def for_scores(self) -> GroupLimits:
+        """Return limits under which the padding of a sequence, and whether it has a mask, depend on it alone.
+
+        An encoder rounds its sums by the length that it is given. So its vectors, too, depend on the sequence alone: on
+        a CPU to the last bit.
+        """
+        return self._replace(padding=0, alone=True)
+
 
 class Group(NamedTuple):
-    """Sequences of about one length."""
+    """Sequences of about the same length."""
 
     tokens: np.ndarray  # (sequences, longest) int64
     types: np.ndarray  # (sequences, longest) int64: 0 up to the first [SEP], 1 behind it
-    mask: np.ndarray | None  # (sequences, longest) bool, None where nothing is padded
+    mask: np.ndarray | None  # (sequences, longest) bool; None where nothing is padded
 
 
 class EncoderInputs(NamedTuple):
-    """Some (query, document) pairs. `*_at`: the place of a piece in the output of all groups, laid out one by one."""
+    """(query, document) pairs. `*_at`: position of a piece in the outputs of all groups, flattened and concatenated."""
 
     groups: tuple[Group, ...]
     cls_at: np.ndarray  # (chunks,) int64
@@ -79,125 +107,124 @@ class EncoderInputs(NamedTuple):
 
     @property
     def padding(self) -> float:
-        """Share of the positions that the encoder computes in vain."""
-        return padding_of(self.groups)
+        return padding_share(self.groups)
 
 
 class PairInputs(NamedTuple):
-    """Training pairs, encoded apart or together: each of these has an autograd graph of its own."""
+    """Training pairs; each `EncoderInputs` has an autograd graph of its own."""
 
     graphs: tuple[EncoderInputs, ...]
 
     @property
     def padding(self) -> float:
-        return padding_of([group for graph in self.graphs for group in graph.groups])
+        return padding_share([group for graph in self.graphs for group in graph.groups])
 
 
-def padding_of(groups: Sequence[Group]) -> float:
-    """Share of the positions that are padding; of arrays or of tensors."""
+def padding_share(groups: Sequence[Group]) -> float:
+    """Return the share of the positions that are padding. The groups hold arrays or tensors."""
     sizes = [group.tokens.shape[0] * group.tokens.shape[1] for group in groups]
     filled = [size if group.mask is None else int(group.mask.sum()) for size, group in zip(sizes, groups, strict=True)]
     return 1 - sum(filled) / sum(sizes) if sizes else 0.0
 
 
 def chunk_lengths(length: int, limits: ChunkLimits) -> list[int]:
-    """Pieces of each chunk of a document; an empty document has one empty chunk."""
-    length = min(length, limits.chunk * limits.chunks)
+    """Return the pieces of each chunk of a document; an empty document has one empty chunk."""
+    length = min(length, limits.pieces)
     count = max(1, -(-length // limits.chunk))
     size = -(-length // count)
     return [max(0, min(size, length - start * size)) for start in range(count)]
 
 
-class GroupLimits(NamedTuple):
-    """What a device likes to be given at once, in positions."""
+def best_window(query: np.ndarray, document: np.ndarray, width: int) -> int:
+    """Return where the window of `width` pieces starts that has most of the query.
 
-    positions: int = 4096  # at the most, padding included, unless it is a single sequence
-    padding: int = 32  # more than this costs more than another group would
-    alone: bool = False  # a sequence is padded as if it were alone, to `own_lengths`, not to its longest neighbour
+    Each distinct query piece counts 1 over the whole document, divided among its occurrences: frequent pieces do not
+    decide. Of windows with equal sums, the middle one of the first run of neighbours: its matches are near its centre.
+    """
+    matches = np.isin(document, query)
+    if len(document) <= width or not matches.any():
+        return 0
+    _, number, counts = np.unique(document, return_inverse=True, return_counts=True)
+    summed = np.concatenate([[0.0], np.cumsum(matches / counts[number])])
+    sums = summed[width:] - summed[:-width]
+    best = np.flatnonzero(sums >= sums.max() - 1e-9)
+    last = np.flatnonzero(np.diff(best, append=best[-1] + 2) > 1)[0]  # of the first run of neighbours
+    return int(best[last // 2])
 
-    def for_scores(self) -> GroupLimits:
-        """Groups in which what a sequence is padded to, and whether it has a mask, depends on the sequence alone.
 
-        An encoder rounds its sums by the length that it is given; so its vectors depend on the sequence alone too, on a
-        CPU to the last bit.
-        """
-        return self._replace(padding=0, alone=True)
+def padded_lengths(lengths: np.ndarray, positions: int) -> np.ndarray:
+    """Return what sequences are padded to, each by itself.
 
-
-def own_lengths(lengths: np.ndarray, positions: int) -> np.ndarray:
-    """What sequences are padded to, each by itself: a multiple of 8 up to 256, of 16 up to 512 and so on; 16 at the
-    least, as matrix products round a few rows in another way; `positions` at the most."""
+    A multiple of 8 up to 256, of 16 up to 512 and so on; at least 16, because matrix products round few rows
+    differently; at most `positions`.
+    """
     step = 1 << np.maximum(3, np.log2(lengths).astype(np.int64) - 4)
     return np.minimum(np.maximum(16, -(-lengths // step) * step), positions)
 
 
 def encoder_inputs(
-    queries: Ragged, documents: Ragged, limits: ChunkLimits, specials: Specials, at_once: GroupLimits
+    queries: Ragged, documents: Ragged, limits: ChunkLimits, specials: Specials, group_limits: GroupLimits
 ) -> EncoderInputs:
-    """The sequences of the pairs (row i of `queries`, row i of `documents`)."""
+    """Lay out the pairs (row i of `queries`, row i of `documents`)."""
     query_lengths = np.minimum(queries.lengths(), limits.query_pieces)
-    chunks = [chunk_lengths(int(length), limits) for length in documents.lengths()]
-    document_lengths = np.array([sum(one) for one in chunks], np.int64)
-    pair = np.repeat(np.arange(len(chunks)), [len(one) for one in chunks])  # of each sequence
-    pieces = np.array([length for one in chunks for length in one], np.int64)
+    chunks = ragged([chunk_lengths(int(length), limits) for length in documents.lengths()], np.int64)
+    pieces, pair, first_chunk = chunks.values, chunks.row_numbers(), chunks.offsets[:-1]  # a chunk is a sequence
+    before = np.cumsum(pieces) - pieces  # document pieces of all earlier sequences
+    start = before - before[first_chunk][pair]  # of a chunk in its document
     lengths = query_lengths[pair] + pieces + SPECIALS
-    padded = own_lengths(lengths, limits.positions) if at_once.alone else lengths
-    groups, base = [], np.zeros(len(pair), np.int64)  # base: where a sequence begins in the output
-    start = np.zeros(len(pair), np.int64)  # of a chunk in its document
-    for i in range(1, len(pair)):
-        start[i] = start[i - 1] + pieces[i - 1] if pair[i] == pair[i - 1] else 0
-    at = 0
+    padded = padded_lengths(lengths, limits.positions) if group_limits.alone else lengths
     full = padded == lengths
-    for members in [*_groups(padded, np.flatnonzero(full), at_once), *_groups(padded, np.flatnonzero(~full), at_once)]:
-        longest = int(padded[members].max())
-        tokens = np.full((len(members), longest), specials.pad, np.int64)
-        types = np.zeros((len(members), longest), np.int64)
-        for row, i in enumerate(members):
-            q, d = int(query_lengths[pair[i]]), int(pieces[i])
-            tokens[row, 0] = specials.cls
-            tokens[row, 1 : 1 + q] = queries.row(pair[i])[:q]
-            tokens[row, 1 + q] = specials.sep
-            tokens[row, 2 + q : 2 + q + d] = documents.row(pair[i])[start[i] : start[i] + d]
-            tokens[row, 2 + q + d] = specials.sep
-            types[row, 2 + q : 3 + q + d] = 1
-            base[i] = at + row * longest
-        at += tokens.size
-        mask = np.arange(longest) < lengths[members][:, None]
-        groups.append(Group(tokens, types, None if mask.all() else mask))
-    first = np.searchsorted(pair, np.arange(len(chunks)))  # the first chunk of each pair
-    query_at, query_mask = _padded(query_lengths, base[first] + 1)
-    document_at, document_mask = _padded(document_lengths, np.zeros(len(chunks), np.int64))
-    inside = Ragged(offsets_of(pieces), np.zeros(int(pieces.sum()), np.int64))
-    owner = inside.row_numbers()  # the sequence of each document piece
-    document_at[document_mask] = (base + 2 + query_lengths[pair])[owner] + inside.positions()
+    groups, total = [], 0
+    base = np.zeros(len(pair), np.int64)  # where a sequence begins in the output
+    for chosen in (np.flatnonzero(full), np.flatnonzero(~full)):
+        for members in _grouped(padded, chosen, group_limits):
+            longest = int(padded[members].max())
+            tokens = np.full((len(members), longest), specials.pad, np.int64)
+            types = np.zeros((len(members), longest), np.int64)
+            for row, i in enumerate(members):
+                q, d = int(query_lengths[pair[i]]), int(pieces[i])
+                tokens[row, 0] = specials.cls
+                tokens[row, 1 : 1 + q] = queries.row(pair[i])[:q]
+                tokens[row, 1 + q] = specials.sep
+                tokens[row, 2 + q : 2 + q + d] = documents.row(pair[i])[start[i] : start[i] + d]
+                tokens[row, 2 + q + d] = specials.sep
+                types[row, 2 + q : 3 + q + d] = 1
+                base[i] = total + row * longest
+            total += tokens.size
+            mask = np.arange(longest) < lengths[members][:, None]
+            groups.append(Group(tokens, types, None if mask.all() else mask))
+    query_at, query_mask = _consecutive(query_lengths, base[first_chunk] + 1)
+    document_lengths = np.minimum(documents.lengths(), limits.pieces)
+    document_at, document_mask = _consecutive(document_lengths, np.zeros_like(document_lengths))
+    document_at[document_mask] = np.arange(pieces.sum()) + np.repeat(base + 2 + query_lengths[pair] - before, pieces)
     return EncoderInputs(tuple(groups), base, pair, query_at, query_mask, document_at, document_mask)
 
 
-def _groups(lengths: np.ndarray, among: np.ndarray, limits: GroupLimits) -> list[np.ndarray]:
-    """The sequences `among` all, from the longest to the shortest, cut into groups within the limits."""
-    order, found = among[np.argsort(-lengths[among], kind="stable")], []
-    first, padding = 0, 0
-    for place in range(1, len(order)):
-        longest, count = int(lengths[order[first]]), place - first + 1
-        padding += longest - int(lengths[order[place]])
+def _grouped(lengths: np.ndarray, chosen: np.ndarray, limits: GroupLimits) -> list[np.ndarray]:
+    """Cut the `chosen` sequences, from the longest to the shortest, into groups within the limits."""
+    order = chosen[np.argsort(-lengths[chosen], kind="stable")]
+    groups, first, padding = [], 0, 0
+    for position in range(1, len(order)):
+        longest, count = int(lengths[order[first]]), position - first + 1
+        padding += longest - int(lengths[order[position]])
         if count * longest > limits.positions or padding > limits.padding:
-            found.append(order[first:place])
-            first, padding = place, 0
-    return [*found, order[first:]] if len(order) else []
+            groups.append(order[first:position])
+            first, padding = position, 0
+    return [*groups, order[first:]] if len(order) else []
 
 
-def slices_of(lengths: np.ndarray, most: int) -> list[np.ndarray]:
-    """Places of the lengths, longest first: so many together that the longest times their number is `most` at most."""
-    order, found, first = np.argsort(-lengths, kind="stable"), [], 0
+def slices_by_length(lengths: np.ndarray, pieces: int) -> list[np.ndarray]:
+    """Return the row numbers, longest first, in slices: the longest row times their number is at most `pieces`."""
+    order, slices, first = np.argsort(-lengths, kind="stable"), [], 0
     while first < len(order):
-        count = max(1, most // max(64, int(lengths[order[first]])))
-        found.append(order[first : first + count])
+        count = max(1, pieces // max(64, int(lengths[order[first]])))
+        slices.append(order[first : first + count])
         first += count
-    return found
+    return slices
 
 
-def _padded(lengths: np.ndarray, first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(rows, longest): first[i], first[i] + 1, ... in row i, 0 behind its length; and the mask."""
-    places = np.arange(int(lengths.max(initial=0)))
-    mask = places < lengths[:, None]
-    return np.where(mask, first[:, None] + places, 0), mask
+def _consecutive(lengths: np.ndarray, first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (rows, longest): first[i], first[i] + 1, ... in row i, 0 behind its length; and the mask."""
+    columns = np.arange(int(lengths.max(initial=0)))
+    mask = columns < lengths[:, None]
+    return np.where(mask, first[:, None] + columns, 0), mask

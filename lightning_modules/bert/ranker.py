@@ -1,35 +1,42 @@
 """BERT rankers on short and long documents: vanilla, CEDR and BERT-Model1 (sections "Embeddings, BERT and CEDR" and
 "Experiments" of the paper).
 
-An encoder reads [CLS] q [SEP] d_i [SEP] for each chunk d_i of a document (`chunks`, `chunk_encoder`), and a head makes
-a score of the contextual vectors (`heads/`, one a file).
+An encoder reads [CLS] q [SEP] d_i [SEP] for each chunk d_i of a document (`chunks`, `chunk_encoder`), and a head turns
+the contextual vectors into a score (`heads/`).
+
+On a CPU a score depends on its query and document only, to the last bit: not on the pairs beside it, nor on the number
+of threads or processes. Each sequence is padded to a length of its own, each slice of pairs is computed by one thread,
+and the head gets one pair at a time. So an explanation has the score of the run file, and two processes write the run
+file of one. A GPU computes many pairs together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+import lightning as L
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lexical.batches import Needs, PairOptions, QuerySample, RankingBatch
+from lexical.batches import DataNeeds, PairOptions, RankingBatch, ValidationSample
 from lexical.encoders import PACKAGED, check_pieces, encoder_folder
 from lexical.errors import UserError, require
-from lexical.evidence import Evidence
+from lexical.evidence import Evidence, model1_evidence
 from lexical.index.ragged import ragged
-from lexical.terminal import say
-from lightning_modules.bert.best_window import best_window
+from lexical.terminal import track
 from lightning_modules.bert.chunk_encoder import (
+    BF16,
     FLAG,
     ChunkEncoder,
-    encoder_precision,
-    encoder_type,
+    cpu_has_bf16,
+    encoder_dtype,
     new_transformer,
-    on_device,
     pretrained_transformer,
-    specials_of,
+    to_device,
 )
 from lightning_modules.bert.chunks import (
     ChunkLimits,
@@ -37,19 +44,28 @@ from lightning_modules.bert.chunks import (
     GroupLimits,
     PairInputs,
     Specials,
+    best_window,
+    chunk_lengths,
     encoder_inputs,
+    slices_by_length,
 )
-from lightning_modules.bert.evidence import bert_evidence
-from lightning_modules.bert.heads.by_name import HEADS, HeadName, Model1Settings, new_head
+from lightning_modules.bert.heads.drmm import DRMMHead
 from lightning_modules.bert.heads.encoded import Encoded
+from lightning_modules.bert.heads.knrm import KNRMHead
+from lightning_modules.bert.heads.model1 import ALIKE, Model1Head
+from lightning_modules.bert.heads.pacrr import PACRRHead
+from lightning_modules.bert.heads.vanilla import VanillaHead
 from lightning_modules.bert.pretraining import PretrainingSettings
 from lightning_modules.bert.saved_ranker import load_saved_ranker, read_tokenizer, save_ranker, text_pairs
-from lightning_modules.bert.scores import bert_scores
+from lightning_modules.bert.threads import one_thread_each
 from lightning_modules.neural_ranker import NeuralRanker
 
-AT_ONCE = {"cpu": GroupLimits()}  # what the encoder is given at once
-AT_ONCE_ELSEWHERE = GroupLimits(positions=1 << 16, padding=1 << 12)
-CPU_VALIDATION = QuerySample(queries=50, depth=10)  # what a CPU can do in a minute
+S = TypeVar("S")
+T = TypeVar("T")
+
+CPU_GROUPS, GPU_GROUPS = GroupLimits(), GroupLimits(positions=1 << 16, padding=1 << 12)
+CPU_SLICE, GPU_SLICE = 1 << 11, 1 << 15  # document pieces whose vectors of all layers are in memory, once per thread
+SMALL_VALIDATION = ValidationSample(queries=50, depth=10)  # a minute on a CPU
 
 
 class BertRanker(NeuralRanker):
@@ -57,56 +73,54 @@ class BertRanker(NeuralRanker):
 
     Args:
         head: vanilla, knrm, drmm, pacrr or model1.
-        chunks: chunks of a document that are read at the most: 1 for the short rows, 3 for the full ones.
+        chunks: the most chunks of a document that are read: 1 for the short rows, 3 for the full ones.
         backbone: "packaged" (the encoder of the requirements), a Hugging Face name, or a folder.
         positions: of a chunk, query and special tokens included.
         query_pieces: pieces of a query that are read.
-        train_window: it learns from one window of so many positions of each document, the one that says most of the
-            query (`best_window`): cheaper, so that more queries can be learned from. When not given, it learns from all
-            that it ranks by.
+        train_window: train on one window of this many positions per document, the one that has most of the query
+            (`best_window`): cheaper, so more queries can be trained on. When not given, on all that it ranks by.
         projection: width of x_q and x_d of the Model 1 layer.
         hidden: widths of its F1 and F2.
         dropout: share of its token features that is dropped in training.
-        start: T(q|d) of orthogonal vectors before training, about; T then grows with their similarity, to about 0.9
-            where they are equal. (Vectors of unrelated pieces are not orthogonal: most T start above it.) Its weights
-            start at random when not given.
-        pretrain: before it learns to rank, the encoder learns the language of the collection (masked language
-            modelling and next-sentence prediction); done once for a data set and backbone.
-        pretrain_sequences: of 128 pieces that it sees then; as many as the collection fills when not given.
+        start: approximate T(q|d) of orthogonal vectors before training; it then grows with their similarity, to about
+            0.9 for equal vectors. (Vectors of unrelated pieces are not orthogonal: most T start above it.) The weights
+            of the layer are random when not given.
+        pretrain: before the training, the encoder learns the language of the collection (masked language modelling and
+            next-sentence prediction); once per data set and backbone.
+        pretrain_sequences: sequences of 128 pieces that it sees then; as many as the collection fills when not given.
         pretrain_rate: learning rate of the pretraining.
-        frozen_layers: hidden layers, counted from below, that keep their weights, and the embeddings with them; with 0
-            everything learns. When not given: 0, and a third of them in the profile "cpu".
-        encoder_dropout: of the encoder while it learns to rank. When not given: the backbone's own, and none in the
-            profile "cpu".
+        frozen_layers: hidden layers, from the bottom, that keep their weights, and the embeddings with them; with 0
+            everything is trained.
+        encoder_dropout: of the encoder in training; the backbone's own when not given.
         gradient_checkpointing: compute the encoder's layers again in the backward pass instead of keeping them.
-        profile: "full", "cpu" (samples of the queries, for machines without a GPU) or "auto": cpu where there is none.
+        sampled: validate, learn the fusion and measure on fixed samples of the query sets, for machines without a GPU.
         train_queries: training queries of an epoch, a fixed sample; all when not given.
-        cpu_train_queries: the same for the profile "cpu", where `train_queries` is not given.
         fused: the row of the results table is this ranker fused with the first stage.
         rerank_depth: candidates of a query that are re-ranked.
-        batch_size: pairs of an optimiser step, over all processes.
+        batch_size: pairs per optimiser step, over all processes.
         pairs_at_once: pairs that a process computes at once; the rest is accumulated. All when not given.
-        learning_rate: of the encoder.
-        head_learning_rate: of the head.
+        learning_rate: base rate of the encoder.
+        head_learning_rate: base rate of the head.
         weight_decay: of AdamW.
         warmup: share of the optimiser steps in which the rates grow linearly from zero.
         cooldown: share of them, the last ones, in which the rates fall linearly to zero.
-        negatives_from: a query's 20 non-relevant documents are drawn from so many of its best first-stage candidates.
-        found_only: learn only from relevant documents that are among these candidates, as all are that it will rank.
+        negatives_from: the non-relevant documents of a query are drawn from this many of its best candidates.
+        retrieved_only: train only on relevant documents that are among these candidates, as all are that it will rank.
         margin: of the loss.
-        checkpoint_steps: save last.ckpt every so many optimiser steps instead of every 5 minutes.
+        checkpoint_steps: save last.ckpt every this many optimiser steps instead of every 5 minutes.
     """
 
     slow = reads_texts = True
-    trained_in: str | None = None  # precision of the encoder, by Lightning's name; heads and scores are float32
+    precision: str | None = None  # of the encoder, by Lightning's name; heads and scores are always float32
+    start_encoder: str | None = None  # its weights are those that training starts from; the backbone's when None
     encoder: ChunkEncoder
     head: nn.Module
     specials: Specials
-    tokenizer: Any = None  # of texts, where texts are scored
+    tokenizer: Any = None  # loaded when texts are scored
 
     def __init__(
         self,
-        head: HeadName = "vanilla",
+        head: Literal["vanilla", "knrm", "drmm", "pacrr", "model1"] = "vanilla",
         chunks: int = 1,
         backbone: str = PACKAGED,
         positions: int = 512,
@@ -119,12 +133,11 @@ class BertRanker(NeuralRanker):
         pretrain: bool = False,
         pretrain_sequences: int | None = None,
         pretrain_rate: float = 3e-5,
-        frozen_layers: int | None = None,
+        frozen_layers: int = 0,
         encoder_dropout: float | None = None,
         gradient_checkpointing: bool = False,
-        profile: Literal["auto", "cpu", "full"] = "auto",
+        sampled: bool = False,
         train_queries: int | None = None,
-        cpu_train_queries: int = 500,
         fused: bool = False,
         rerank_depth: int = 100,
         batch_size: int = 16,
@@ -135,7 +148,7 @@ class BertRanker(NeuralRanker):
         warmup: float = 0.1,
         cooldown: float = 0.0,
         negatives_from: int = 500,
-        found_only: bool = False,
+        retrieved_only: bool = False,
         margin: float = 1.0,
         checkpoint_steps: int | None = None,
     ) -> None:
@@ -145,191 +158,233 @@ class BertRanker(NeuralRanker):
         )  # fmt: skip
         if backbone.startswith(("/", ".", "~")) and not Path(backbone).expanduser().is_dir():
             raise UserError(f"--model.backbone: there is no folder {backbone}")
+        require(projection >= 1, "--model.projection", projection, "1 or more")
+        require(len(hidden) == 2 and min(hidden) >= 1, "--model.hidden", hidden, "two widths, such as [128, 64]")
+        require(0 <= dropout < 1, "--model.dropout", dropout, "from 0 to less than 1")
+        require(start is None or 0 < start < ALIKE, "--model.start", start, f"between 0 and {ALIKE}")
+        require(frozen_layers >= 0, "--model.frozen_layers", frozen_layers, "0 or more")
+        share = encoder_dropout or 0.0
+        require(0 <= share < 1, "--model.encoder_dropout", encoder_dropout, "from 0 to less than 1")
         require(train_queries is None or train_queries >= 1, "--model.train_queries", train_queries, "1 or more")
-        require(cpu_train_queries >= 1, "--model.cpu_train_queries", cpu_train_queries, "1 or more")
         require(head_learning_rate > 0, "--model.head_learning_rate", head_learning_rate, "more than 0")
-        require(frozen_layers is None or frozen_layers >= 0, "--model.frozen_layers", frozen_layers, "0 or more")
-        known = encoder_dropout is None or 0 <= encoder_dropout < 1
-        require(known, "--model.encoder_dropout", encoder_dropout, "from 0 to less than 1")
         require(0 <= cooldown <= 1, "--model.cooldown", cooldown, "between 0 and 1")
         require(negatives_from >= 1, "--model.negatives_from", negatives_from, "1 or more")
-        self.cooldown, self.negatives_from, self.found_only = cooldown, negatives_from, found_only
-        self.frozen_layers, self.encoder_dropout = frozen_layers, encoder_dropout
-        self.explains = head == "model1"
         self.limits = ChunkLimits(positions, query_pieces, chunks).check()
         self.train_limits = self.limits if train_window is None else self.limits.window(train_window)
-        self.head_name, self.backbone, self.gradient_checkpointing = head, backbone, gradient_checkpointing
-        self.model1 = Model1Settings(projection, tuple(hidden), dropout, start).check()
-        self.pretrain = PretrainingSettings(pretrain_sequences, pretrain_rate).check() if pretrain else None
-        self.profile, self.sampled = str(profile), profile == "cpu"
-        self.train_queries, self.cpu_train_queries = train_queries, cpu_train_queries
-        self.head_learning_rate = head_learning_rate
+        self.head_name, self.explains, self.backbone = head, head == "model1", backbone
+        self.projection, self.hidden, self.dropout, self.start = projection, (hidden[0], hidden[1]), dropout, start
+        self.pretraining = PretrainingSettings(pretrain_sequences, pretrain_rate).check() if pretrain else None
+        self.frozen_layers, self.encoder_dropout = frozen_layers, encoder_dropout
+        self.gradient_checkpointing = gradient_checkpointing
+        self.sampled, self.train_queries = sampled, train_queries
+        self.head_learning_rate, self.cooldown = head_learning_rate, cooldown
+        self.negatives_from, self.retrieved_only = negatives_from, retrieved_only
 
     # --- network
 
-    def use_vocabulary(self, vocabulary: list[str]) -> None:
-        self.specials = specials_of(vocabulary, self.backbone)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            self.encoder = ChunkEncoder(
-                new_transformer(self.backbone, self.encoder_dropout), HEADS[self.head_name].all_layers
-            )
-            self.head = new_head(
-                self.head_name, self.encoder.width, self.encoder.layers, self.limits.query_pieces, self.model1
-            )
-        config: Any = self.encoder.transformer.config
+    def new_head(self) -> nn.Module:
+        """Return the head, untrained: a module with `all_layers` that gives `Encoded` pairs (pairs,) float32 scores."""
+        config = self.encoder.config
+        width, layers = int(config.hidden_size), int(config.num_hidden_layers) + 1
+        match self.head_name:
+            case "vanilla":
+                return VanillaHead(width)
+            case "knrm":
+                return KNRMHead(width, layers)
+            case "drmm":
+                return DRMMHead(width, layers)
+            case "pacrr":
+                return PACRRHead(width, layers, self.limits.query_pieces)
+        head = Model1Head(width, self.projection, self.hidden, self.dropout)
+        if self.start is not None:
+            head.start_as_similarity(self.start)
+        return head
+
+    def build(self, vocabulary: list[str]) -> None:
+        self.specials = Specials.of(vocabulary, self.backbone)
+        self.encoder = ChunkEncoder(new_transformer(self.backbone, self.encoder_dropout))
+        config, positions = self.encoder.config, self.limits.positions
         check_pieces(FLAG, self.backbone, config.vocab_size, vocabulary)
-        wanted = f"{config.max_position_embeddings} at the most, the positions of the backbone"
-        require(
-            self.limits.positions <= config.max_position_embeddings, "--model.positions", self.limits.positions, wanted
-        )
-        layers = int(config.num_hidden_layers)
-        frozen = (layers // 3 if self.sampled else 0) if self.frozen_layers is None else self.frozen_layers
-        wanted = f"fewer than the {layers} layers of the backbone"
-        require(frozen < layers, "--model.frozen_layers", frozen, wanted)
-        self.encoder.freeze(frozen)
+        expected = f"{config.max_position_embeddings} at most, the positions of the backbone"
+        require(positions <= config.max_position_embeddings, "--model.positions", positions, expected)
+        expected = f"fewer than the {config.num_hidden_layers} layers of the backbone"
+        require(self.frozen_layers < config.num_hidden_layers, "--model.frozen_layers", self.frozen_layers, expected)
+        self.head = self.new_head()
+        self.encoder.all_layers = bool(self.head.all_layers)
+        self.encoder.freeze(self.frozen_layers)
         if self.gradient_checkpointing:
             self.encoder.transformer.gradient_checkpointing_enable()  # type: ignore[operator]
-        self.remember_vocabulary(vocabulary)
 
     def start_weights(self, vocabulary: list[str]) -> None:  # noqa: ARG002
-        """The trained weights of the backbone; the head stays random."""
-        self.start_from(self.backbone)
-
-    def start_from(self, encoder: str) -> None:
-        """The weights of an encoder of the same architecture: a name or a folder."""
-        self.encoder.transformer.load_state_dict(pretrained_transformer(encoder).state_dict(), strict=True)
+        """Load trained weights into the encoder; the head stays random."""
+        trained = pretrained_transformer(self.start_encoder or self.backbone)
+        self.encoder.transformer.load_state_dict(trained.state_dict(), strict=True)
 
     def forward(self, inputs: EncoderInputs) -> Tensor:
-        """(pairs,) float32 scores."""
-        return self.head(self.encode(inputs))
+        """Return (pairs,) float32 scores."""
+        scores: Tensor = self.head(self.encode(inputs))
+        return scores
 
     def encode(self, inputs: EncoderInputs) -> Encoded:
-        """Contextual vectors: the same inside a trainer and outside of one."""
-        device = self.device.type
-        half = encoder_type(self.trained_in, device)
-        with torch.autocast(device, half or torch.bfloat16, enabled=half is not None):
-            return self.encoder(inputs)
+        """Return contextual vectors: the same inside a trainer and outside of one."""
+        half = encoder_dtype(self.precision, self.device.type)
+        with torch.autocast(self.device.type, half or torch.bfloat16, enabled=half is not None):
+            encoded: Encoded = self.encoder(inputs)
+            return encoded
+
+    def learned(self) -> dict[str, Any]:
+        return {"precision": self.precision}
+
+    def load_learned(self, learned: dict[str, Any]) -> None:
+        self.precision = learned["precision"]
+
+    def default_precision(self, gpu: bool) -> str | None:
+        """Return bfloat16 where the GPU, or the CPU, multiplies in it."""
+        supported = torch.cuda.is_bf16_supported(including_emulation=False) if gpu else cpu_has_bf16()
+        return BF16 if supported else None
+
+    def use_precision(self, precision: str | None) -> None:
+        self.precision = precision
 
     # --- training
 
-    def choose_profile(self, gpu: bool) -> None:
-        """Settles "auto"."""
-        if self.profile == "auto":
-            self.profile = "full" if gpu else "cpu"
-        self.sampled = self.profile == "cpu"
-        if self.sampled:
-            self.train_queries = self.train_queries or self.cpu_train_queries
-            if self.encoder_dropout is None:
-                self.encoder_dropout = 0.0  # drawing it takes time, and so few steps do not over-fit
-            say(
-                f"profile cpu (there is no GPU, or it was asked for): {self.train_queries:,} training queries; the "
-                "embeddings and the lower third of the encoder keep their weights; development and test are samples, "
-                "development_cpu and test_cpu; --model.profile full for everything"
-            )
+    def setup(self, stage: str) -> None:
+        super().setup(stage)
+        if stage == "fit":
+            self.use_precision(str(self.trainer.precision))
 
-    def precision(self, gpu: bool) -> str | None:
-        return encoder_precision(gpu)
+    def configure_callbacks(self) -> Sequence[L.Callback]:
+        from callbacks.target_pretraining import EncoderPretraining
 
-    def use_precision(self, precision: str | None) -> None:
-        self.trained_in = precision
+        callbacks = super().configure_callbacks()
+        return callbacks if self.pretraining is None else [EncoderPretraining(self.pretraining), *callbacks]
 
-    def needs(self) -> Needs:
-        options = PairOptions(
-            self.seed, self.at_once, self.parts, self.collate, self.train_queries, self.negatives_from, self.found_only
+    def needs(self) -> DataNeeds:
+        pairs = PairOptions(
+            self.seed, *self.divide_batch(), self.collate, self.train_queries, self.negatives_from, self.retrieved_only
         )
-        sample = CPU_VALIDATION if self.sampled else QuerySample()
-        return Needs((self.field,), "pairs", "sample", self.rerank_depth, pairs=options, sample=sample)
+        validation = SMALL_VALIDATION if self.sampled else ValidationSample()
+        fields, depth = (self.field,), self.rerank_depth
+        return DataNeeds(fields, "pairs", depth, sampled=self.sampled, pairs=pairs, validation=validation)
 
     def collate(self, batch: RankingBatch) -> PairInputs:
-        """The sequences of all candidates of a batch, query after query. On a CPU each pair is encoded by
-        itself: small matrices are as good there, and of several pairs those that keep their margin need no backward
-        pass."""
-        count = len(batch.candidates.values)
-        each = 2 if self.device.type == "cpu" else max(2, count)
-        places = [np.arange(first, min(first + each, count)) for first in range(0, count, each)]
-        return PairInputs(tuple(self.inputs_of(batch, some) for some in places))
+        """Convert a training batch.
 
-    def inputs_of(self, batch: RankingBatch, pairs: np.ndarray, scored: bool = False) -> EncoderInputs:
-        """The sequences of some of the batch's (query, candidate) pairs; `scored`: for scores, not for gradients."""
+        On a CPU each training pair is encoded by itself: small matrices are as fast there, and pairs that keep their
+        margin need no backward pass.
+        """
+        count = len(batch.candidates.values)
+        size = 2 if self.device.type == "cpu" else max(2, count)
+        parts = [np.arange(first, min(first + size, count)) for first in range(0, count, size)]
+        return PairInputs(tuple(self.inputs_of(batch, part) for part in parts))
+
+    def inputs_of(self, batch: RankingBatch, pairs: np.ndarray, for_scores: bool = False) -> EncoderInputs:
+        """Return the sequences of `pairs`, numbers of the batch's (query, candidate) pairs, for scores or gradients."""
         assert batch.sequences is not None
-        owners = batch.candidates.row_numbers()[pairs]
-        most = self.limits.chunk * self.limits.chunks
-        queries = [batch.queries.row(i)[: self.limits.query_pieces] for i in owners]
-        documents = [batch.sequences.row(i)[:most] for i in batch.candidates.values[pairs]]
-        at_once, limits = AT_ONCE.get(self.device.type, AT_ONCE_ELSEWHERE), self.limits
-        if scored and self.to_the_bit:
-            at_once = at_once.for_scores()
-        if not scored and self.train_limits != limits:
+        limits = self.limits
+        queries = [batch.queries.row(i)[: limits.query_pieces] for i in batch.candidates.row_numbers()[pairs]]
+        documents = [batch.sequences.row(i)[: limits.pieces] for i in batch.candidates.values[pairs]]
+        groups = CPU_GROUPS if self.device.type == "cpu" else GPU_GROUPS
+        if for_scores and self.exact:
+            groups = groups.for_scores()
+        if not for_scores and self.train_limits != limits:
             limits = self.train_limits
             starts = [best_window(q, d, limits.chunk) for q, d in zip(queries, documents, strict=True)]
             documents = [d[start:] for start, d in zip(starts, documents, strict=True)]
-        return encoder_inputs(ragged(queries, np.int64), ragged(documents, np.int64), limits, self.specials, at_once)
+        return encoder_inputs(ragged(queries, np.int64), ragged(documents, np.int64), limits, self.specials, groups)
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:  # noqa: ARG002
-        """Training batches become tensors; batches that are scored stay where they are, memory-mapped."""
-        return (
-            PairInputs(tuple(on_device(one, device) for one in batch.graphs))
-            if isinstance(batch, PairInputs)
-            else batch
-        )
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Convert training batches to tensors; batches that are scored stay memory-mapped."""
+        if not isinstance(batch, PairInputs):
+            return super().transfer_batch_to_device(batch, device, dataloader_idx)
+        return PairInputs(tuple(to_device(graph, device) for graph in batch.graphs))
 
     def pair_scores(self, batch: Any) -> list[Tensor]:
-        return [self(one).view(-1, 2) for one in batch.graphs]
+        return [self(graph).view(-1, 2) for graph in batch.graphs]
 
     def optimizer(self) -> torch.optim.Optimizer:
-        learning = [weight for weight in self.encoder.parameters() if weight.requires_grad]
+        trained = [weight for weight in self.encoder.parameters() if weight.requires_grad]
         groups = [
-            {"params": learning, "lr": self.learning_rate, "name": "encoder"},
+            {"params": trained, "lr": self.learning_rate, "name": "encoder"},
             {"params": list(self.head.parameters()), "lr": self.head_learning_rate, "name": "head"},
         ]
         return torch.optim.AdamW(groups, weight_decay=self.weight_decay)
 
+    # --- scoring
+
+    @property
+    def exact(self) -> bool:
+        """Whether a score depends on its query and document only, to the last bit."""
+        return self.device.type == "cpu"
+
+    def score(self, batch: RankingBatch, share: int = 0, shares: int = 1) -> np.ndarray:
+        """Return (pairs,) float32 scores, pairs of about the same length together; 0 for slices of other shares."""
+        assert batch.sequences is not None
+        lengths = np.minimum(batch.sequences.lengths()[batch.candidates.values], self.limits.pieces)
+        slices = slices_by_length(lengths, CPU_SLICE if self.device.type == "cpu" else GPU_SLICE)[share::shares]
+        results = self._each_by_itself(partial(self._score_pairs, batch), slices)
+        if len(slices) > 1:
+            results = track(results, "score", total=len(slices))
+        scores = np.zeros(len(lengths), np.float32)
+        for pairs, values in zip(slices, results, strict=True):
+            scores[pairs] = values
+        return scores
+
+    def score_together(self, batch: RankingBatch) -> np.ndarray:
+        """Score with all processes, each a share; every process gets all scores."""
+        trainer = self.trainer
+        if trainer.world_size == 1:
+            return self.score(batch)
+        share = torch.from_numpy(self.score(batch, trainer.global_rank, trainer.world_size)).to(self.device)
+        whole: Any = trainer.strategy.reduce(share, reduce_op="sum")
+        return np.asarray(whole.cpu().numpy())
+
+    def _score_pairs(self, batch: RankingBatch, pairs: np.ndarray) -> np.ndarray:
+        encoded = self._encode_pairs(batch, pairs)
+        scores = [self.head(pair) for pair in (encoded.pairs() if self.exact else [encoded])]
+        return np.asarray(torch.cat(scores).float().cpu().numpy())
+
+    def _encode_pairs(self, batch: RankingBatch, pairs: np.ndarray) -> Encoded:
+        return self.encode(to_device(self.inputs_of(batch, pairs, for_scores=True), self.device))
+
+    def _each_by_itself(self, work: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
+        """Yield work(item) of all items, without gradients; on a CPU several at once, each in one thread."""
+        encoder_dtype(self.precision, self.device.type)  # prints its warning, if any, before there are threads
+        return one_thread_each(work, items) if self.exact else map(torch.no_grad()(work), items)
+
+    def evidence(self, batch: RankingBatch) -> list[Evidence]:
+        """Decompose the scores of the Model 1 head: T of contextual vectors, not divided by the query's length."""
+        pairs = range(len(batch.candidates.values))
+        return list(self._each_by_itself(partial(self._pair_evidence, batch), pairs))
+
+    def _pair_evidence(self, batch: RankingBatch, pair: int) -> Evidence:
+        head = self.head
+        assert isinstance(head, Model1Head) and batch.sequences is not None
+        encoded = self._encode_pairs(batch, np.array([pair]))
+        with torch.autocast(self.device.type, enabled=False):
+            values, _, q, d = (tensor.cpu().numpy() for tensor in head.translations(encoded))
+        translation = np.zeros((encoded.query_mask.shape[1], encoded.document_mask.shape[1]))
+        translation[q, d] = values
+        lengths = chunk_lengths(len(batch.sequences.row(batch.candidates.values[pair])), self.limits)
+        chunks = tuple(int(start) for start in np.cumsum([0, *lengths[:-1]]))
+        return model1_evidence(translation, np.zeros(len(translation)), head.floor, 1, chunks)
+
     # --- as a folder
 
+    def save_artifacts(self, folder: Path) -> None:
+        self.save_pretrained(folder / "ranker")
+
     def save_pretrained(self, folder: str | Path) -> None:
-        """Encoder, head, tokenizer and settings; see `saved_ranker`."""
+        """Save encoder, head, tokenizer and settings; see `saved_ranker`."""
         save_ranker(self, Path(folder))
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> BertRanker:
+        """Load a saved ranker in evaluation mode."""
         return load_saved_ranker(cls, Path(folder))
 
-    def save_files(self, folder: Path) -> None:
-        self.save_pretrained(folder / "ranker")
-
     def score_texts(self, queries: list[str], documents: list[str]) -> np.ndarray:
-        """(pairs,) float32 scores of (queries[i], documents[i]); for a ranker that `from_pretrained` has loaded."""
+        """Return (pairs,) float32 scores of (queries[i], documents[i])."""
         if self.tokenizer is None:
             self.tokenizer = read_tokenizer(Path(encoder_folder(self.backbone)))
         return self.score(text_pairs(self.tokenizer, queries, documents))
-
-    # --- scoring
-
-    def score_together(self, batch: RankingBatch) -> np.ndarray:
-        """All scores of the batch, on every process: each computes its share.
-
-        The slices do not depend on the number of processes, so neither do the scores: on a CPU to the last bit, on a
-        GPU as far as its sums are repeatable.
-        """
-        trainer = self.trainer
-        if trainer.world_size == 1:
-            return self.score(batch)
-        mine = torch.from_numpy(self.score(batch, trainer.global_rank, trainer.world_size)).to(self.device)
-        whole: Any = trainer.strategy.reduce(mine, reduce_op="sum")  # what another process has computed is 0 here
-        return np.asarray(whole.cpu().numpy())
-
-    def score(self, batch: RankingBatch, share: int = 0, shares: int = 1) -> np.ndarray:
-        return bert_scores(self, batch, share, shares)
-
-    def encode_pairs(self, batch: RankingBatch, pairs: np.ndarray) -> Encoded:
-        """Some pairs of the batch, encoded as they are for their scores."""
-        return self.encode(on_device(self.inputs_of(batch, pairs, scored=True), self.device))
-
-    @property
-    def to_the_bit(self) -> bool:
-        """Scores are the same to the bit whatever is scored beside them. Other devices want everything at once."""
-        return self.device.type == "cpu"
-
-    def evidence(self, batch: RankingBatch) -> list[Evidence]:
-        return bert_evidence(self, batch)

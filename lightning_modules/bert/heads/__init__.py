@@ -1,1 +1,1 @@
-"""Prediction heads over contextual vectors: one a file, free of Lightning, usable alone."""
+"""Prediction heads over contextual vectors: one per file, free of Lightning, usable alone."""

@@ -3,7 +3,7 @@
     h_b(q)  = log(number of document pieces d with cos(q, d) in bin b + 1e-5)     11 equal bins over [-1, 1]
     score   = sum over query pieces q of F2(relu(F1([h(q) of all layers, cls])))
 
-A count has no gradient: the encoder learns through [CLS] only, and nothing of the cosines is kept for a backward pass.
+A count has no gradient: the encoder learns through [CLS] only, and no cosines are kept for a backward pass.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from lightning_modules.bert.heads.encoded import Encoded
-from lightning_modules.bert.heads.similarity import cosine_matrices
 
 BINS = 11
 HIDDEN = 5
@@ -20,14 +19,14 @@ EMPTY = 1e-5  # added to a count before the logarithm
 
 
 class DRMMHead(nn.Module):
-    """Scores from counts of matches at eleven levels of similarity.
+    """Score of the counts of matches at eleven levels of similarity.
 
     Args:
-        width: width of the contextual vectors.
-        layers: how many layers `Encoded` holds.
+        width: of the contextual vectors.
+        layers: number of layers in `Encoded`.
     """
 
-    all_layers: bool = True
+    all_layers = True
 
     def __init__(self, width: int, layers: int) -> None:
         super().__init__()
@@ -38,7 +37,7 @@ class DRMMHead(nn.Module):
         """(pairs,) float32"""
         with torch.autocast(encoded.cls.device.type, enabled=False):
             with torch.no_grad():
-                logs = torch.log(histograms(cosine_matrices(encoded), encoded.document_mask) + EMPTY)
+                logs = torch.log(histograms(encoded.cosines(), encoded.document_mask) + EMPTY)
             of_pieces = logs.transpose(1, 2).flatten(2)  # (pairs, q_len, layers x BINS)
             of_pairs = encoded.cls.float()[:, None].expand(-1, of_pieces.shape[1], -1)
             hidden = torch.relu(self.hidden(torch.cat([of_pieces, of_pairs], dim=2)))  # (pairs, q_len, HIDDEN)
@@ -47,8 +46,7 @@ class DRMMHead(nn.Module):
 
 
 def histograms(cosines: Tensor, document_mask: Tensor) -> Tensor:
-    """(pairs, layers, q_len, BINS) how many real document pieces fall into each bin; the last bin holds 1 too."""
-    # a cosine may be a rounding error beyond 1 or -1
-    bins = (cosines + 1).mul_(BINS / 2).long().clamp_(0, BINS - 1)
+    """Return (pairs, layers, q_len, BINS) how many real document pieces fall into each bin; 1 is in the last bin."""
+    bins = (cosines + 1).mul_(BINS / 2).long().clamp_(0, BINS - 1)  # rounding may put a cosine outside [-1, 1]
     real = document_mask.to(cosines.dtype)[:, None, None, :].expand_as(cosines)
     return cosines.new_zeros(*cosines.shape[:3], BINS).scatter_add_(3, bins, real)

@@ -4,8 +4,8 @@
     phi_k   = sum over query pieces q of log(K_k(q) + 1e-6)              for every layer
     score   = w . [phi of all layers, cls] + b
 
-mu and sigma are learned. The kernels are computed one after the other and once more in the backward pass, so the memory
-is that of a few matrices of cosines, not of eleven times as many.
+mu and sigma are learned. The kernels are computed one after the other, and again in the backward pass: that takes the
+memory of a few cosine matrices instead of eleven times as many.
 """
 
 from __future__ import annotations
@@ -17,23 +17,22 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from lightning_modules.bert.heads.encoded import Encoded
-from lightning_modules.bert.heads.similarity import cosine_matrices
 
 MU = (-0.9, -0.7, -0.5, -0.3, -0.1, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # the last one counts exact matches
 SIGMA = (0.1,) * 10 + (0.001,)
-LEAST_VARIANCE = 1e-8  # a learned sigma may come near 0: no kernel is narrower than 1e-4
+LEAST_VARIANCE = 1e-8  # a learned sigma may approach 0; no kernel is narrower than 1e-4
 EMPTY = 1e-6  # added to a sum before the logarithm
 
 
 class KNRMHead(nn.Module):
-    """Scores from soft counts of matches at eleven levels of similarity.
+    """Score of the soft counts of matches at eleven levels of similarity.
 
     Args:
-        width: width of the contextual vectors.
-        layers: how many layers `Encoded` holds.
+        width: of the contextual vectors.
+        layers: number of layers in `Encoded`.
     """
 
-    all_layers: bool = True
+    all_layers = True
 
     def __init__(self, width: int, layers: int) -> None:
         super().__init__()
@@ -44,7 +43,7 @@ class KNRMHead(nn.Module):
     def forward(self, encoded: Encoded) -> Tensor:
         """(pairs,) float32"""
         with torch.autocast(encoded.cls.device.type, enabled=False):
-            cosines = cosine_matrices(encoded)
+            cosines = encoded.cosines()
             sharpness = 0.5 / self.sigma.square().clamp_min(LEAST_VARIANCE)
             sums = KernelSums.apply(cosines, encoded.document_mask.to(cosines.dtype), self.mu, sharpness)
             logs = torch.log(sums + EMPTY).masked_fill(~encoded.query_mask[:, None, :, None], 0.0)
@@ -53,7 +52,7 @@ class KNRMHead(nn.Module):
 
 
 class KernelSums(torch.autograd.Function):
-    """sum over d of real(d) exp(-sharpness (cos(q, d) - mu)^2), of every kernel.
+    """sum over d of real(d) exp(-sharpness (cos(q, d) - mu)^2), for each kernel.
 
     (pairs, layers, q_len, d_len) cosines, (pairs, d_len) real: 1 or 0, (kernels,) mu, (kernels,) sharpness
     -> (pairs, layers, q_len, kernels)
@@ -72,7 +71,7 @@ class KernelSums(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor, Tensor]:
         cosines, real, mu, sharpness = ctx.saved_tensors
-        to_cosines, to_mu, to_sharpness = (torch.zeros_like(one) for one in (cosines, mu, sharpness))
+        to_cosines, to_mu, to_sharpness = map(torch.zeros_like, (cosines, mu, sharpness))
         for number, (centre, sharp) in enumerate(zip(mu, sharpness, strict=True)):
             difference = cosines - centre
             kernel = difference.square().mul_(-sharp).exp_()

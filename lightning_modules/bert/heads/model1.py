@@ -2,7 +2,7 @@
 
     log P(Q|D) = sum over q in Q of log max(sum over all d_i in D of T(q|d_i) / |D|, floor)
 
-T is the network of the context-free model. There is no self-translation: vectors of one token differ.
+T is the network of the context-free model. There is no self-translation: the vectors of one token differ.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from lightning_modules.bert.heads.encoded import Encoded
-from lightning_modules.neural_model1.network import TranslationNetwork, start_as_similarity
+from lightning_modules.neural_model1.network import TranslationNetwork
 
 FLOOR = 1e-8
-ALIKE = 0.9  # T(q|d) of equal contextual vectors before training, where T starts as their similarity
+ALIKE = 0.9  # T(q|d) of equal vectors before training, where T starts as their similarity
 
 
 class Model1Head(nn.Module):
@@ -27,7 +27,7 @@ class Model1Head(nn.Module):
         projection: width of x_q and x_d.
         hidden: widths of F1 and F2.
         dropout: on tanh(layer_norm(e)), in training.
-        floor: P(q|D) at the least.
+        floor: smallest P(q|D).
     """
 
     all_layers = False
@@ -41,10 +41,9 @@ class Model1Head(nn.Module):
         self.floor = floor
 
     def start_as_similarity(self, level: float) -> None:
-        """T(q|d) is about `level` for orthogonal vectors, and grows with their similarity up to ALIKE."""
-        width = self.network.query.project.out_features
-        slope = (math.log(ALIKE / (1 - ALIKE)) - math.log(level / (1 - level))) / width**0.5
-        start_as_similarity(self.network, level, slope)
+        """Make T(q|d) about `level` for orthogonal vectors, growing with their similarity to about ALIKE."""
+        slope = (math.log(ALIKE / (1 - ALIKE)) - math.log(level / (1 - level))) / self.network.projection**0.5
+        self.network.start_as_similarity(level, slope)
 
     def forward(self, encoded: Encoded) -> Tensor:
         """(pairs,) float32"""
@@ -52,14 +51,14 @@ class Model1Head(nn.Module):
             return torch.log(self.probabilities(encoded).clamp(min=self.floor)).mul(encoded.query_mask).sum(dim=1)
 
     def probabilities(self, encoded: Encoded) -> Tensor:
-        """(pairs, q_len) P(q|D), 0 where masked."""
+        """Return (pairs, q_len) P(q|D), 0 where masked."""
         q_mask, d_mask = encoded.query_mask, encoded.document_mask
         translation, pair, q, _ = self.translations(encoded)
         sums = translation.new_zeros(q_mask.numel()).index_add(0, pair * q_mask.shape[1] + q, translation)
         return sums.view(q_mask.shape) / d_mask.sum(dim=1, keepdim=True).clamp(min=1)
 
     def translations(self, encoded: Encoded) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(translations,) float32 T(q|d_i) of all that is not masked; the pair, query and document place of each."""
+        """Return (translations,) float32 T(q|d_i) of all real pieces; and of each its pair and positions q and i."""
         q_mask, d_mask = encoded.query_mask, encoded.document_mask
         x_q = self.network.query(encoded.query[-1].float()[q_mask])  # (query pieces of all pairs, projection)
         x_d = self.network.document(encoded.document[-1].float()[d_mask])

@@ -12,13 +12,13 @@ from lightning_modules.bert.heads.encoded import Encoded
 
 
 class VanillaHead(nn.Module):
-    """Scores from [CLS] alone.
+    """Score of [CLS] alone.
 
     Args:
-        width: width of the contextual vectors.
+        width: of the contextual vectors.
     """
 
-    all_layers: bool = False
+    all_layers = False
 
     def __init__(self, width: int) -> None:
         super().__init__()
