@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit, prange
 
-from lexical.index.forward_index import ForwardIndex, find_token
-from lexical.index.ragged import Ragged, offsets_of
+from lexical.index.forward_index import ForwardIndex, find_token, token_counts
+from lexical.index.ragged import Ragged
 from lexical.ranking.order import RankedTask, mean_reciprocal_rank
 
 
@@ -64,29 +64,26 @@ def normalised_bm25(index: ForwardIndex, queries: Ragged, candidates: Ragged, pa
     return (scores / np.repeat(divisor, candidates.lengths())).astype(np.float32)
 
 
-class TokenCounts(NamedTuple):
+class Matches(NamedTuple):
     """What BM25 needs of the (query, candidate) pairs: gathered once, scored with any k1 and b."""
 
-    queries: Ragged  # token ids, -1 for unknown words
-    candidates: Ragged  # document rows
+    query_offsets: np.ndarray  # (queries + 1,) int64
+    candidate_offsets: np.ndarray  # (queries + 1,) int64
     idf: np.ndarray  # (query tokens,) float32
-    starts: np.ndarray  # (queries + 1,) int64 first value of a query in `tf`
-    tf: np.ndarray  # (values,) int32 count of each query token in each candidate, candidate by candidate
+    starts: np.ndarray  # (queries + 1,) int64, see `token_counts`
+    tf: np.ndarray  # (values,) int32
     relative_length: np.ndarray  # (pairs,) float32 |D| / mean |D|
 
 
-def count_tokens(index: ForwardIndex, queries: Ragged, candidates: Ragged) -> TokenCounts:
-    """Count the query tokens in the candidate documents."""
-    starts = offsets_of(queries.lengths() * candidates.lengths())
-    tf = _count_tokens(*queries, *candidates, index.offsets, index.tokens, index.counts, starts)
+def gather_matches(index: ForwardIndex, queries: Ragged, candidates: Ragged) -> Matches:
     idf = np.append(index.idf, 0.0)[np.maximum(queries.values, -1)].astype(np.float32)  # -1 is the 0 at the end
     relative = (index.lengths[candidates.values] / max(index.mean_length, 1e-9)).astype(np.float32)
-    return TokenCounts(queries, candidates, idf, starts, tf, relative)
+    return Matches(queries.offsets, candidates.offsets, idf, *token_counts(index, queries, candidates), relative)
 
 
-def score_counts(counted: TokenCounts, parameters: BM25Parameters) -> np.ndarray:
+def score_matches(matches: Matches, parameters: BM25Parameters) -> np.ndarray:
     """Return (pairs,) float32 BM25 scores."""
-    return _score_counts(counted.queries.offsets, counted.candidates.offsets, *counted[2:], parameters.k1, parameters.b)
+    return _score_matches(*matches, parameters.k1, parameters.b)
 
 
 def tune(
@@ -102,11 +99,11 @@ def tune(
     The first of equally good settings wins, in the order of the grid, so the result is the same on every machine.
     """
     k1_values, b_values = [round(k1, 4) for k1 in k1_values], [round(b, 4) for b in b_values]
-    counted = count_tokens(index, queries, task.candidates)
+    matches = gather_matches(index, queries, task.candidates)
 
     def attempt(k1: float, b: float) -> Trial:
         parameters = BM25Parameters(round(k1, 4), round(b, 4))
-        trial = Trial(parameters, mean_reciprocal_rank(task, score_counts(counted, parameters)))
+        trial = Trial(parameters, mean_reciprocal_rank(task, score_matches(matches, parameters)))
         on_trial(trial)
         return trial
 
@@ -144,23 +141,7 @@ def _score_pairs(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, parallel=True)
-def _count_tokens(q_offsets, q_tokens, c_offsets, c_docs, offsets, tokens, counts, starts):  # type: ignore[no-untyped-def]
-    tf = np.zeros(starts[-1], np.int32)
-    for q in prange(len(q_offsets) - 1):
-        k = starts[q]
-        for pair in range(c_offsets[q], c_offsets[q + 1]):
-            doc = c_docs[pair]
-            for i in range(q_offsets[q], q_offsets[q + 1]):
-                if q_tokens[i] >= 0:
-                    posting = find_token(tokens, offsets[doc], offsets[doc + 1], q_tokens[i])
-                    if posting >= 0:
-                        tf[k] = counts[posting]
-                k += 1
-    return tf
-
-
-@njit(cache=True, nogil=True, parallel=True)
-def _score_counts(q_offsets, c_offsets, idf, starts, tf, relative_length, k1, b):  # type: ignore[no-untyped-def]
+def _score_matches(q_offsets, c_offsets, idf, starts, tf, relative_length, k1, b):  # type: ignore[no-untyped-def]
     scores = np.empty(len(relative_length), np.float32)
     for q in prange(len(q_offsets) - 1):
         k = starts[q]

@@ -1,4 +1,4 @@
-"""One-dimensional ``.npy`` files that are larger than memory: written piece by piece, read in parts or memory-mapped."""
+"""One-dimensional ``.npy`` files larger than memory: written piece by piece, read in parts or memory-mapped."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ class ArrayWriter:
     """Appends 1-D arrays to an ordinary ``.npy`` file; `close` (or leaving the ``with`` block) completes it."""
 
     def __init__(self, path: Path, dtype: np.typing.DTypeLike) -> None:
+        self.path = Path(path)
         self.dtype = np.dtype(dtype)
         self.length = 0
-        self._file = Path(path).open("wb")
+        self._file = self.path.open("wb")
         self._write_header()
 
     def append(self, values: np.ndarray) -> None:

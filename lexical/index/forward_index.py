@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+from numba import njit, prange
 
 from lexical.index.array_file import ArrayWriter, map_array, read_range
-from lexical.index.ragged import Ragged
+from lexical.index.ragged import Ragged, offsets_of
 
 DOCUMENTS_PER_BLOCK = 20_000
 
@@ -84,6 +84,17 @@ def read_document_blocks(folder: Path, documents: int = DOCUMENTS_PER_BLOCK) -> 
         yield Ragged(bounds - bounds[0], read_range(folder / "tokens.npy", bounds[0], bounds[-1]))
 
 
+def token_counts(index: ForwardIndex, queries: Ragged, candidates: Ragged) -> tuple[np.ndarray, np.ndarray]:
+    """Count the query tokens in the candidate documents; row i of `candidates` belongs to row i of `queries`.
+
+    Returns:
+        starts: (queries + 1,) int64 first value of each query.
+        counts: (values,) int32 count of each token of the query in its first candidate, in its second one, and so on.
+    """
+    starts = offsets_of(queries.lengths() * candidates.lengths())
+    return starts, _token_counts(*queries, *candidates, index.offsets, index.tokens, index.counts, starts)
+
+
 @njit(cache=True, nogil=True)
 def _count_unique(offsets: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Count each document's unique tokens: (offsets, tokens, counts). Sorts `tokens` in place, row by row."""
@@ -116,3 +127,19 @@ def find_token(tokens: np.ndarray, start: int, end: int, token: int) -> int:
         else:
             high = middle
     return low if low < end and tokens[low] == token else -1
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _token_counts(q_offsets, q_tokens, c_offsets, c_docs, offsets, tokens, counts, starts):  # type: ignore[no-untyped-def]
+    values = np.zeros(starts[-1], np.int32)
+    for q in prange(len(q_offsets) - 1):
+        k = starts[q]
+        for pair in range(c_offsets[q], c_offsets[q + 1]):
+            doc = c_docs[pair]
+            for i in range(q_offsets[q], q_offsets[q + 1]):
+                if q_tokens[i] >= 0:
+                    posting = find_token(tokens, offsets[doc], offsets[doc + 1], q_tokens[i])
+                    if posting >= 0:
+                        values[k] = counts[posting]
+                k += 1
+    return values

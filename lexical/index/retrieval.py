@@ -84,7 +84,7 @@ class RetrievalIndex:
         )
 
     def _cut_by_id(self, tokens: list[int], best: np.ndarray, id_order: np.ndarray) -> np.ndarray:
-        """Return the documents of the scores `best` (descending) of a query; the last score goes to the smallest ids."""
+        """Return the documents of a query's `best` scores (descending); the last score goes to the smallest ids."""
         scores = self._index.get_scores_from_ids(tokens)
         eligible = np.flatnonzero(scores >= best[-1])
         return eligible[np.lexsort((id_order[eligible], -scores[eligible]))[: len(best)]]

@@ -1,4 +1,4 @@
-"""Model 1 over the forward index (equations 1 and 2 of the paper): re-scoring of given candidates on the CPU.
+"""Model 1 over the forward index (equations 1 and 2 of the paper): scores of given candidates, on the CPU.
 
     P(q|D)    = (1 - lambda) * sum over unique d in D of T(q|d) * tf(d, D) / |D|  +  lambda * P(q|C)
     score     = sum over q in Q of ln P(q|D)          (a repeated query token counts each time)
@@ -7,10 +7,11 @@ P(q|C) is the share of q among the collection's tokens, 1e-9 for a token that th
 smoothing (lambda = 0, for exported networks) it is ln max(P(q|D), floor), by default 1e-8. For fusion the score is
 divided by the number of query tokens.
 
-Speed: up to eight query tokens at a time, their rows of the table are laid out as (document token -> a short vector
-with T of each of them), behind an array over the vocabulary that says where a document token has its vector, if any.
-Of a candidate the tokens that have one are listed first, without a branch (the processor would guess it wrong), then
-their vectors are summed in registers. A query of any length needs no more memory than one of eight tokens.
+Speed: up to eight query tokens are processed together. Their rows of the table are laid out as one short vector for
+each document token, with T of each query token; an array over the vocabulary holds the position of a token's vector,
+0 if it has none. Of a candidate the tokens with a vector are listed first, without a branch (the processor would
+mispredict it), then their vectors are summed in registers. A query of any length needs no more memory than one of
+eight tokens.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ import numpy as np
 from numba import get_num_threads, njit, prange
 
 from lexical.index.forward_index import ForwardIndex
-from lexical.index.ragged import Ragged
+from lexical.index.ragged import Ragged, offsets_of
 from lexical.model1.table import TranslationTable
 
 UNSEEN = 1e-9  # P(q|C) of a token that the collection does not have
-FLOOR = 1e-8  # P(q|D) at the least, without smoothing
-LANES = 8  # query tokens that are scored together: as many as `translated` has sums
+FLOOR = 1e-8  # smallest P(q|D) without smoothing
+LANES = 8  # query tokens that are processed together: the sums of `_sum_vectors`
 PARTS_PER_THREAD = 4
 
 
 def collection_probability(index: ForwardIndex) -> np.ndarray:
-    """(vocabulary,) float64 P(q|C)."""
+    """Return (vocabulary,) float64 P(q|C)."""
     frequency = np.asarray(index.collection_frequency, np.float64)
     return np.where(frequency > 0, frequency / max(1.0, frequency.sum()), UNSEEN)
 
@@ -43,11 +44,15 @@ def model1_scores(
     background: np.ndarray | None = None,
     floor: float = FLOOR,
 ) -> np.ndarray:
-    """(pairs,) float32 ln P(Q|D) of the candidate documents, row i of `candidates` belonging to row i of `queries`.
+    """Return (pairs,) float32 ln P(Q|D) of the candidates; row i of `candidates` belongs to row i of `queries`.
 
-    Query tokens below 0 are unknown words. `smoothing` is the paper's lambda; `background` is P(q|C), computed when
-    not given. Without smoothing P(q|D) is `floor` at the least. Uses all numba threads; the result does not depend on
-    their number.
+    The result does not depend on the number of threads.
+
+    Args:
+        queries: token ids; those below 0 are unknown words.
+        smoothing: the paper's lambda.
+        background: (vocabulary,) P(q|C); computed when not given.
+        floor: smallest P(q|D) without smoothing.
     """
     if not (smoothing == 0 or 1e-6 <= smoothing <= 1):
         raise ValueError(f"lambda must be 0, or from 0.000001 to 1, not {smoothing}")
@@ -58,52 +63,122 @@ def model1_scores(
         )
     if queries.rows != candidates.rows:
         raise ValueError(f"{queries.rows:,} queries for {candidates.rows:,} lists of candidates")
-    if background is None:
-        background = collection_probability(index)
-    return _score(
-        queries.offsets, queries.values, candidates.offsets, candidates.values,
-        index.offsets, index.tokens, index.counts, index.lengths, background,
-        *table.rows, table.probabilities, float(smoothing), 0.0 if smoothing else float(floor),
-        PARTS_PER_THREAD * get_num_threads(),
+    tokens, repeats = distinct_tokens(queries)
+    starts, sums = translation_sums(table, index, tokens, candidates)
+    return _log_probabilities(
+        *tokens, repeats, *candidates, index.lengths, starts, sums,
+        collection_probability(index) if background is None else background,
+        float(smoothing), 0.0 if smoothing else float(floor),
     )  # fmt: skip
 
 
 def per_query_token(scores: np.ndarray, queries: Ragged, candidates: Ragged) -> np.ndarray:
-    """Scores divided by the number of tokens of their query: ready for fusion."""
+    """Divide the scores by the number of tokens of their query, for fusion."""
     return (scores / np.repeat(np.maximum(1, queries.lengths()), candidates.lengths())).astype(np.float32)
 
 
-@njit(cache=True, nogil=True)
-def unique_tokens(tokens, unique, repeats):  # type: ignore[no-untyped-def]
-    """Distinct tokens in the order of their first place, and how often each comes; how many there are."""
-    n = 0
-    for token in tokens:
-        known = False
-        for i in range(n):
-            if unique[i] == token:
-                repeats[i] += 1
-                known = True
-                break
-        if not known:
-            unique[n], repeats[n] = token, 1
-            n += 1
-    return n
+def distinct_tokens(queries: Ragged) -> tuple[Ragged, np.ndarray]:
+    """Return the distinct tokens of each query, in order of first occurrence, and how often each occurs in it."""
+    lengths, tokens, repeats = _distinct_tokens(*queries)
+    return Ragged(offsets_of(lengths), tokens), repeats
+
+
+def translation_sums(
+    table: TranslationTable, index: ForwardIndex, tokens: Ragged, candidates: Ragged
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sum T(q|d) * tf(d, D) over the unique tokens d of each candidate D, for each of the query's distinct `tokens`.
+
+    Returns:
+        starts: (queries + 1,) int64 first sum of each query.
+        sums: float32; of all tokens of the query in its first candidate, in its second one, and so on.
+    """
+    starts = offsets_of(tokens.lengths() * candidates.lengths())
+    sums = _translation_sums(
+        *tokens, *candidates, index.offsets, index.tokens, index.counts, *table.rows, table.probabilities,
+        starts, PARTS_PER_THREAD * get_num_threads(),
+    )  # fmt: skip
+    return starts, sums
 
 
 @njit(cache=True, nogil=True)
-def roomy(vectors, lanes, t_offsets):  # type: ignore[no-untyped-def]
-    """`vectors`, or larger ones if the document tokens that translate to `lanes` may need them; all zeros."""
-    rows = 1  # the first one is nobody's: place 0 means "has no vector"
+def _distinct_tokens(offsets, tokens):  # type: ignore[no-untyped-def]
+    lengths = np.zeros(len(offsets) - 1, np.int64)
+    distinct, repeats = np.empty(len(tokens), np.int64), np.zeros(len(tokens), np.int64)
+    start = end = 0
+    for row in range(len(lengths)):
+        for token in tokens[offsets[row] : offsets[row + 1]]:
+            i = start
+            while i < end and distinct[i] != token:
+                i += 1
+            if i == end:
+                distinct[i] = token
+                end += 1
+            repeats[i] += 1
+        lengths[row] = end - start
+        start = end
+    return lengths, distinct[:end].copy(), repeats[:end].copy()
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _translation_sums(  # type: ignore[no-untyped-def]
+    q_offsets, q_tokens, c_offsets, c_docs, offsets, tokens, counts, t_offsets, t_tokens, t_values, starts, parts
+):
+    queries = len(q_offsets) - 1
+    sums = np.zeros(starts[-1], np.float32)
+    for part in prange(parts):
+        _translation_sums_of_part(
+            queries * part // parts, queries * (part + 1) // parts, q_offsets, q_tokens, c_offsets, c_docs,
+            offsets, tokens, counts, t_offsets, t_tokens, t_values, starts, sums,
+        )  # fmt: skip
+    return sums
+
+
+@njit(cache=True, nogil=True)
+def _translation_sums_of_part(  # type: ignore[no-untyped-def]
+    first, last, q_offsets, q_tokens, c_offsets, c_docs,
+    offsets, tokens, counts, t_offsets, t_tokens, t_values, starts, sums,
+):  # fmt: skip
+    """Process the queries `first` to `last` - 1. Not inlined in `prange`, where numba takes `vectors` as fixed."""
+    if starts[first] == starts[last]:
+        return
+    position, touched = np.zeros(len(t_offsets) - 1, np.int32), np.empty(len(t_offsets), np.int32)
+    vectors = np.zeros(LANES, np.float32)
+    most_tokens = 0
+    for doc in c_docs[c_offsets[first] : c_offsets[last]]:
+        most_tokens = max(most_tokens, offsets[doc + 1] - offsets[doc])
+    positions, tf = np.empty(most_tokens, np.int32), np.empty(most_tokens, np.float32)
+    for q in range(first, last):
+        n = q_offsets[q + 1] - q_offsets[q]
+        for start in range(0, n, LANES):
+            lanes = q_tokens[q_offsets[q] + start : q_offsets[q] + min(start + LANES, n)]
+            vectors = _with_room(vectors, lanes, t_offsets)
+            used = _lay_out(lanes, t_offsets, t_tokens, t_values, position, vectors, touched)
+            for pair in range(c_offsets[q], c_offsets[q + 1]):
+                row = slice(offsets[c_docs[pair]], offsets[c_docs[pair] + 1])
+                m = _list_translating(tokens[row], counts[row], position, positions, tf)
+                of_lanes = _sum_vectors(positions[:m], tf[:m], vectors)
+                k = starts[q] + (pair - c_offsets[q]) * n + start
+                for i in range(len(lanes)):
+                    sums[k + i] = of_lanes[i]
+            for i in range(used):
+                position[touched[i]] = 0
+            vectors[: (used + 1) * len(lanes)] = 0
+
+
+@njit(cache=True, nogil=True)
+def _with_room(vectors, lanes, t_offsets):  # type: ignore[no-untyped-def]
+    """Return `vectors`, or larger ones if the document tokens that translate to `lanes` may need them; all zeros."""
+    rows = 1  # the first one stays empty: position 0 means "has no vector"
     for q in lanes:
         if 0 <= q < len(t_offsets) - 1:
             rows += t_offsets[q + 1] - t_offsets[q]
-    size = min(rows, len(t_offsets)) * len(lanes) + LANES  # `translated` reads `LANES` values wherever a vector begins
+    size = min(rows, len(t_offsets)) * len(lanes) + LANES  # `_sum_vectors` reads LANES values of every vector
     return vectors if size <= len(vectors) else np.zeros(size, np.float32)
 
 
 @njit(cache=True, nogil=True)
-def lay_out(lanes, t_offsets, t_tokens, t_values, places, vectors, touched):  # type: ignore[no-untyped-def]
-    """vectors[places[d] + i] = T(lanes[i] | d); `touched` lists the d that have a vector. Their number."""
+def _lay_out(lanes, t_offsets, t_tokens, t_values, position, vectors, touched):  # type: ignore[no-untyped-def]
+    """Set vectors[position[d] + i] = T(lanes[i] | d); list the d with a vector in `touched`; return their number."""
     used, width = np.int32(0), np.int32(len(lanes))
     for i in range(len(lanes)):
         q = lanes[i]
@@ -112,57 +187,40 @@ def lay_out(lanes, t_offsets, t_tokens, t_values, places, vectors, touched):  # 
         row, values = t_tokens[t_offsets[q] : t_offsets[q + 1]], t_values[t_offsets[q] : t_offsets[q + 1]]
         for k in range(len(row)):
             d = row[k]
-            new = np.int32(places[d] == 0)  # 1 or 0, added instead of branched on: half of the guesses would be wrong
+            new = np.int32(position[d] == 0)  # 1 or 0, added instead of branched on: half would be mispredicted
             touched[used] = d
             used += new
-            places[d] += new * used * width
-            vectors[places[d] + i] = values[k]
+            position[d] += new * used * width
+            vectors[position[d] + i] = values[k]
     return used
 
 
 @njit(cache=True, nogil=True)
-def clear(places, vectors, touched, used, width):  # type: ignore[no-untyped-def]
-    """Undoes `lay_out` of so many document tokens and query tokens."""
-    for i in range(used):
-        places[touched[i]] = 0
-    vectors[: (used + 1) * width] = 0
-
-
-@njit(cache=True, nogil=True)
-def translating(tokens, counts, places, found, tf):  # type: ignore[no-untyped-def]
-    """The tokens of a document that have a vector: its place and the count into `found` and `tf`. Their number."""
+def _list_translating(tokens, counts, position, positions, tf):  # type: ignore[no-untyped-def]
+    """List position and count of the document tokens that have a vector; return their number."""
     n = 0
     for k in range(len(tokens)):
-        place = places[tokens[k]]
-        found[n], tf[n] = place, counts[k]
-        n += place != 0
+        of_token = position[tokens[k]]
+        positions[n], tf[n] = of_token, counts[k]
+        n += of_token != 0
     return n
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def translated(found, tf, vectors):  # type: ignore[no-untyped-def]
-    """(LANES,) sums of tf * vector, those beyond the query tokens without meaning. Names, as they stay in registers."""
+def _sum_vectors(positions, tf, vectors):  # type: ignore[no-untyped-def]
+    """Return LANES sums of tf * vector, those beyond the query tokens without meaning; variables stay in registers."""
     a = b = c = d = e = f = g = h = np.float32(0)
-    for k in range(len(found)):
-        v, n = vectors[found[k] : found[k] + LANES], tf[k]
+    for k in range(len(positions)):
+        v, n = vectors[positions[k] : positions[k] + LANES], tf[k]
         a, b, c, d = a + n * v[0], b + n * v[1], c + n * v[2], d + n * v[3]
         e, f, g, h = e + n * v[4], f + n * v[5], g + n * v[6], h + n * v[7]
     return a, b, c, d, e, f, g, h
 
 
-@njit(cache=True, nogil=True)
-def most_postings(offsets, docs):  # type: ignore[no-untyped-def]
-    """Unique tokens of the document that has most of them: room for `translating`."""
-    most = 0
-    for doc in docs:
-        most = max(most, offsets[doc + 1] - offsets[doc])
-    return most
-
-
 @njit(cache=True, nogil=True, inline="always")
-def add_log(p, times, least, total, product):  # type: ignore[no-untyped-def]
-    """Adds times * ln max(p, least) to total + ln product: one logarithm for many factors, before they underflow."""
-    p = max(p, least)
+def add_log(p, times, floor, total, product):  # type: ignore[no-untyped-def]
+    """Add times * ln max(p, floor) to total + ln product: one logarithm for many factors, before they underflow."""
+    p = max(p, floor)
     if times > 1:
         total += times * np.log(p)
     else:
@@ -174,53 +232,20 @@ def add_log(p, times, least, total, product):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, parallel=True)
-def _score(  # type: ignore[no-untyped-def]
-    q_offsets, q_tokens, c_offsets, c_docs, offsets, tokens, counts, lengths, background,
-    t_offsets, t_tokens, t_values, smoothing, least, parts,
-):  # fmt: skip
-    queries = len(q_offsets) - 1
+def _log_probabilities(  # type: ignore[no-untyped-def]
+    q_offsets, q_tokens, repeats, c_offsets, c_docs, lengths, starts, sums, background, smoothing, floor
+):
     scores = np.zeros(len(c_docs), np.float64)
-    for part in prange(parts):
-        _score_part(
-            queries * part // parts, queries * (part + 1) // parts,
-            q_offsets, q_tokens, c_offsets, c_docs, offsets, tokens, counts, lengths, background,
-            t_offsets, t_tokens, t_values, smoothing, least, scores,
-        )  # fmt: skip
-    return scores.astype(np.float32)
-
-
-@njit(cache=True, nogil=True)
-def _score_part(  # type: ignore[no-untyped-def]
-    first, last, q_offsets, q_tokens, c_offsets, c_docs, offsets, tokens, counts, lengths, background,
-    t_offsets, t_tokens, t_values, smoothing, least, scores,
-):  # fmt: skip
-    """The queries first..last. Not inside of `prange`, where numba takes the size of `vectors` to be fixed."""
-    if c_offsets[first] == c_offsets[last]:
-        return
-    places, touched = np.zeros(len(t_offsets) - 1, np.int32), np.empty(len(t_offsets), np.int32)
-    vectors = np.zeros(LANES, np.float32)
-    room = most_postings(offsets, c_docs[c_offsets[first] : c_offsets[last]])
-    found, tf = np.empty(room, np.int32), np.empty(room, np.float32)
-    for q in range(first, last):
-        length = q_offsets[q + 1] - q_offsets[q]
-        unique, repeats = np.empty(length, np.int64), np.empty(length, np.int64)
-        n = unique_tokens(q_tokens[q_offsets[q] : q_offsets[q + 1]], unique, repeats)
-        for start in range(0, n, LANES):
-            lanes = unique[start : min(start + LANES, n)]
-            prior = np.empty(len(lanes), np.float64)
-            for i in range(len(lanes)):
-                prior[i] = smoothing * (background[lanes[i]] if 0 <= lanes[i] < len(background) else UNSEEN)
-            vectors = roomy(vectors, lanes, t_offsets)
-            used = lay_out(lanes, t_offsets, t_tokens, t_values, places, vectors, touched)
-            for pair in range(c_offsets[q], c_offsets[q + 1]):
-                doc = c_docs[pair]
-                row = slice(offsets[doc], offsets[doc + 1])
-                m = translating(tokens[row], counts[row], places, found, tf)
-                sums = translated(found[:m], tf[:m], vectors)
-                scale = (1.0 - smoothing) / max(1, lengths[doc])
+    for q in prange(len(q_offsets) - 1):
+        k = starts[q]
+        for pair in range(c_offsets[q], c_offsets[q + 1]):
+            scale = (1.0 - smoothing) / max(1, lengths[c_docs[pair]])
+            for start in range(q_offsets[q], q_offsets[q + 1], LANES):
                 total, product = 0.0, 1.0
-                for i in range(len(lanes)):
-                    p = scale * sums[i] + prior[i]
-                    total, product = add_log(p, repeats[start + i], least, total, product)
+                for i in range(start, min(start + LANES, q_offsets[q + 1])):
+                    prior = background[q_tokens[i]] if 0 <= q_tokens[i] < len(background) else UNSEEN
+                    p = scale * sums[k] + smoothing * prior
+                    total, product = add_log(p, repeats[i], floor, total, product)
+                    k += 1
                 scores[pair] += total + np.log(product)
-            clear(places, vectors, touched, used, len(lanes))
+    return scores.astype(np.float32)

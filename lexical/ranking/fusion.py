@@ -4,10 +4,10 @@ A document's fused score is ``sum over features f of weight[f] * feature[f]``, o
 has a value for every candidate, so no document gets a made-up 0 (which would be the best log-probability there is).
 
 The weights are learned by coordinate ascent on MRR (Metzler & Croft 2007, as in RankLib): start uniform; go through the
-features in a shuffled order; for each try steps of 0.001, 0.002, 0.004, ... up and down and the weight 0, keep the best,
-rescale the weights to sum |w| = 1; stop when a round over all features gains less than the tolerance; restart with
-another order; the best restart wins. Ties go to the smaller weight. With more than two features it also starts from
-each feature alone: the fusion is never worse than its best feature.
+features in a shuffled order; for each try steps of 0.001, 0.002, 0.004, ... up and down and the weight 0, keep the
+best, rescale the weights to sum |w| = 1; stop when a round over all features gains less than the tolerance; restart
+with another order; the best restart wins. Ties go to the smaller weight. With more than two features it also starts
+from each feature alone: the fusion is never worse than its best feature.
 
 Speed: the rank of a relevant document is 1 + the number of candidates that beat it. Candidates are kept as feature
 DIFFERENCES to the relevant document, so a weight trial is one multiply-add and a comparison with zero per candidate,

@@ -99,7 +99,7 @@ def test_the_line_search_agrees_for_real_valued_features_and_weights(seed: int) 
 def test_a_tie_goes_to_the_smaller_id_in_the_line_search_too() -> None:
     """One query, all weights 0: the relevant document 1 stands after 2 (the smallest id) and before 0."""
     task = task_of([[False, True, False]], id_order=[2, 1, 0])
-    values = _mrr_of_trials(_differences(np.ones((1, 3), np.float32), task), np.zeros(1), 0, np.array([0.0, 1.0]))
+    values = _line_search(*_differences(np.ones((1, 3), np.float32), task), np.zeros(1), 0, np.array([0.0, 1.0]))
     assert values.tolist() == [0.5, 0.5]
 
 

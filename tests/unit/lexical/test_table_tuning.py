@@ -25,8 +25,8 @@ from lexical.model1.tuning import (
     TableSettings,
     TableTrial,
     _fused_reciprocal_ranks,
-    evidence_scores,
-    gather_evidence,
+    mixture_scores,
+    gather_terms,
     tune_smoothing,
     tune_table,
 )
@@ -70,8 +70,8 @@ def scores_from_table(
 def scores_from_evidence(
     learned: Translations, index: ForwardIndex, queries: Ragged, candidates: Ragged, setting: TableSettings
 ) -> np.ndarray:
-    evidence = gather_evidence(others_rescaled(learned.pruned(setting.threshold)), index, queries, candidates)
-    return evidence_scores(evidence, candidates, collection_probability(index), setting.p_self, setting.smoothing)
+    evidence = gather_terms(others_rescaled(learned.pruned(setting.threshold)), index, queries, candidates)
+    return mixture_scores(evidence, candidates, collection_probability(index), setting.p_self, setting.smoothing)
 
 
 def assert_evidence_serves_as_the_table(
@@ -93,7 +93,7 @@ def test_evidence_by_hand() -> None:
     learned = translations_of(np.array([[0.5, 0.5, 0], [0.2, 0, 0], [0, 0, 1.0]]))
     collection = TinyCollection(3, documents=[[0, 0, 1, 2], [], [1]], queries=[[0, 1, 0, -1]])
     texts = (collection.forward_index(), collection.query_tokens(), collection.all_pairs())
-    evidence = gather_evidence(others_rescaled(learned), *texts)
+    evidence = gather_terms(others_rescaled(learned), *texts)
     assert evidence.tokens.row(0).tolist() == [0, 1, -1] and evidence.repeats.tolist() == [2, 1, 1]
     assert evidence.starts.tolist() == [0, 9]
     assert evidence.exact.tolist() == [0.5, 0.25, 0, 0, 0, 0, 0, 1, 0]
