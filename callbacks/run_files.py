@@ -1,8 +1,8 @@
 """Writes what `trainer.test` has measured: TREC runs and the values of each query, per seed and averaged over seeds.
 
-    <folder>/runs/<query_set>[.alone].run           scores of every candidate
-    <folder>/per_query/<query_set>[.alone].tsv      query, measure, value
-    <folder>/../per_query/<query_set>[.alone].tsv   means over the seeds that are there
+<folder>/runs/<query_set>[.alone].run           scores of every candidate
+<folder>/per_query/<query_set>[.alone].tsv      query, measure, value
+<folder>/../per_query/<query_set>[.alone].tsv   means over the seeds that are there
 """
 
 from __future__ import annotations

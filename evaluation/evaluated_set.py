@@ -30,7 +30,7 @@ class EvaluatedSet:
 
     @property
     def variants(self) -> list[bool]:
-        """Rankings that are reported, as values of the argument `alone`: the row, and without BM25 if it is a fusion."""
+        """Values of the argument `alone` that are reported: the row, and without BM25 if it is a fusion."""
         return [False] if self.fused is None else [False, True]
 
     def scores(self, alone: bool) -> np.ndarray:

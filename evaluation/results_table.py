@@ -1,26 +1,29 @@
 """The results table: measured values as rows and columns, before any format (`table_formats`) is chosen.
 
-A row is a ranker (alone, or fused with BM25), in the order and groups of the paper's table; a column is a query set
-with its main measure, then the recall of the candidates, then the time to rank 1,000 documents with the device that
-took it. The best value of a column is bold, marks say what the tests of significance found, and where the paper has a
-figure for the same data it stands beside ours, under its own heading.
+A row is a ranker, fused with BM25 or alone; a column is a query set with its main measure, then the recall of the
+candidates, then the time to rank 1,000 documents with the device that took it. The best value of a column is bold,
+marks say which tests were significant, and the paper's figures for the same data stand beside ours, under their own
+heading. Rows and columns come in the order of the results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import yaml
 
-from evaluation.hypotheses import Verdict
-from evaluation.paper_rows import group, label, part, place
+from evaluation.measurements import Measurement
+from evaluation.measures import is_recall
+from evaluation.significance import Verdict
+
+TOLERANCE = 1e-6  # smaller differences are rounding: means over seeds, and older per-query files with six digits
 
 
 class Result(NamedTuple):
-    """One measured value: an entry of results.json."""
+    """One value of the table: an entry of results.json."""
 
     model: str
     fused: bool
@@ -35,11 +38,42 @@ class Result(NamedTuple):
     threads: int
     significance: list[dict[str, Any]]  # `Verdict`
     seed_values: Sequence[float] = ()  # of each seed; their mean is `value`
+    measurement: Measurement | None = None  # what it is computed from; not in results.json
+
+    def entry(self) -> dict[str, Any]:
+        return {name: value for name, value in self._asdict().items() if name != "measurement"}
+
+    @property
+    def per_query(self) -> dict[str, float]:
+        """Each query's mean over the seeds."""
+        assert self.measurement is not None
+        return self.measurement.per_query
+
+    @property
+    def alone(self) -> bool:
+        """Whether this is the ranker without BM25, where the row is fused with it."""
+        return self.measurement is not None and self.measurement.alone
+
+    @property
+    def key(self) -> tuple[str, bool, str]:
+        """The key of the measurement."""
+        return self.query_set, self.alone, self.measure
 
     @property
     def spread(self) -> float:
         """Standard deviation over the seeds."""
         return float(np.std(self.seed_values, ddof=1)) if len(self.seed_values) > 1 else 0.0
+
+
+class RowDescription(Protocol):
+    """How a ranker stands in the table: a row of the registry."""
+
+    @property
+    def label(self) -> str: ...  # in the paper's words
+    @property
+    def part(self) -> str: ...  # the heading that it stands under
+    @property
+    def group(self) -> int: ...  # rows of one group stand together, between two rules
 
 
 class Cell(NamedTuple):
@@ -49,7 +83,7 @@ class Cell(NamedTuple):
     spread: str = ""  # over the seeds
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     name: str  # of the ranker, for --model
     label: str  # in the paper's words
     part: str
@@ -68,7 +102,7 @@ class Outcome(NamedTuple):
 
 class Table(NamedTuple):
     header: list[str]  # behind the name of the ranker
-    rows: list[Row]
+    rows: list[TableRow]
     outcomes: list[Outcome]
     notes: list[str]  # to be read under the table
 
@@ -80,92 +114,83 @@ class PaperFigures(NamedTuple):
     rows: Mapping[str, Mapping[str, str]]  # ranker -> query set or "time" -> as printed
     notes: list[str]
 
-    def of(self, model: str, column: str) -> str:
-        return self.rows.get(model, {}).get(column, "")
+    def of(self, model: str, column: str) -> Cell:
+        return Cell(self.rows.get(model, {}).get(column, ""))
 
 
 def paper_figures(path: Path, data: str) -> PaperFigures | None:
-    """The paper's figures for `data`; None where it has none."""
+    """Return the paper's figures for `data`; None where it has none."""
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     if data not in content or data in ("source", "notes"):
         return None
-    notes = [
-        f"{content['source']}, {key.split('/')[1]}: {text}"
-        for key, text in content["notes"].items()
-        if key.startswith(data + "/")
-    ]
-    return PaperFigures(content["source"], content[data], notes)
+    source, notes = content["source"], content["notes"].items()
+    of_data = [f"{source}, {key.split('/')[1]}: {text}" for key, text in notes if key.startswith(data + "/")]
+    return PaperFigures(source, content[data], of_data)
 
 
-def build_table(results: Sequence[Result], paper: PaperFigures | None = None) -> Table:
-    names = sorted({(one.model, one.fused) for one in results}, key=lambda row: (*place(row[0]), not row[1]))
-    fusions = {model for model, fused in names if fused}
-    columns = list(dict.fromkeys((one.query_set, one.measure) for one in results))
-    values = {(one.model, one.fused, one.query_set, one.measure): one for one in results}
-    best = {column: _best([values.get((*row, *column)) for row in names]) for column in columns}
-    header, rows = _header(columns, paper), []
-    for row in names:
-        model, fused = row
+def build_table(
+    results: Sequence[Result], describe: Callable[[str], RowDescription], paper: PaperFigures | None = None
+) -> Table:
+    fusions = {result.model for result in results if result.fused}
+    columns = list(dict.fromkeys((result.query_set, result.measure) for result in results))
+    by_row: dict[tuple[str, bool], dict[tuple[str, str], Result]] = {}
+    for result in results:
+        by_row.setdefault((result.model, result.fused), {})[result.query_set, result.measure] = result
+    best = {column: _best([cells[column].value for cells in by_row.values() if column in cells]) for column in columns}
+    rows = []
+    for (model, fused), of_row in by_row.items():
         alone = model in fusions and not fused
-        known = [values[(*row, *column)] for column in columns if (*row, *column) in values]
+        printed = PaperFigures("", {}, []) if alone or paper is None else paper
+        first = next(iter(of_row.values()))
         cells = []
-        for column in columns:
-            cells.append(_cell(values.get((*row, *column)), best[column]))
-            if paper and _is_main(column[1]):
-                cells.append(Cell("" if alone else paper.of(model, column[0])))
-        cells += [Cell(_time(known[0].ms_per_1k)), Cell(_device(known[0]))]
+        for query_set, measure in columns:
+            cells.append(_cell(of_row.get((query_set, measure)), best[query_set, measure]))
+            if paper and not is_recall(measure):
+                cells.append(printed.of(model, query_set))
+        cells += [Cell(_time(first.ms_per_1k)), Cell(_device(first))]
         if paper:
-            cells.append(Cell("" if alone else paper.of(model, "time")))
-        behind = (" (alone)" if alone else "") + (f", {known[0].seeds} seeds" if known[0].seeds > 1 else "")
-        rows.append(Row(model + behind, label(model) + behind, part(model), group(model), cells))
+            cells.append(printed.of(model, "time"))
+        suffix = (" (alone)" if alone else "") + (f", {first.seeds} seeds" if first.seeds > 1 else "")
+        row = describe(model)
+        rows.append(TableRow(model + suffix, row.label + suffix, row.part, row.group, cells))
     outcomes = [
-        Outcome(one.model, one.query_set, one.measure, Verdict(**found))
-        for one in results
-        for found in one.significance
+        Outcome(result.model, result.query_set, result.measure, Verdict(**verdict))
+        for result in results
+        for verdict in result.significance
     ]
-    return Table(header, rows, outcomes, _notes(results, outcomes, paper))
+    return Table(_header(columns, paper), rows, outcomes, _notes(results, outcomes, paper))
 
 
 def _header(columns: Sequence[tuple[str, str]], paper: PaperFigures | None) -> list[str]:
     header = []
     for query_set, measure in columns:
         header.append(f"{query_set} {measure}")
-        if paper and _is_main(measure):
+        if paper and not is_recall(measure):
             header.append(f"{query_set} {measure} in the paper")
     return [*header, "ms per 1K", "device", *(["per 1K in the paper"] if paper else [])]
 
 
-def _is_main(measure: str) -> bool:
-    return not measure.startswith("recall@")
+def _best(values: Sequence[float]) -> float | None:
+    """Return the largest value; None where all are equal: then none is best."""
+    return max(values) if max(values) - min(values) > TOLERANCE else None
 
 
-def _best(column: Sequence[Result | None]) -> float | None:
-    """The largest value; None where all are equal: then none is best."""
-    numbers = [_rounded(one.value) for one in column if one is not None]
-    return max(numbers) if len(set(numbers)) > 1 else None
-
-
-def _rounded(value: float) -> float:
-    """Means over seeds of the same value differ in their last bits."""
-    return round(value, 9)
-
-
-def _cell(one: Result | None, best: float | None) -> Cell:
-    if one is None:
+def _cell(result: Result | None, best: float | None) -> Cell:
+    if result is None:
         return Cell("")
-    marks = dict.fromkeys(found["mark"] for found in one.significance if found["significant"])
-    spread = f"±{one.spread:.4f}" if one.seeds > 1 else ""
-    return Cell(f"{one.value:.4f}", _rounded(one.value) == best, "".join(marks), spread)
+    marks = dict.fromkeys(verdict["mark"] for verdict in result.significance if verdict["significant"])
+    spread = f"±{result.spread:.4f}" if result.seeds > 1 else ""
+    is_best = best is not None and best - result.value < TOLERANCE
+    return Cell(f"{result.value:.4f}", is_best, "".join(marks), spread)
 
 
 def _notes(results: Sequence[Result], outcomes: Sequence[Outcome], paper: PaperFigures | None) -> list[str]:
     notes = []
-    for mark in dict.fromkeys(one.verdict.mark for one in outcomes if one.verdict.significant):
-        pairs = dict.fromkeys(
-            f"{one.row} against {one.verdict.against}" for one in outcomes if one.verdict.mark == mark
-        )
+    for mark in dict.fromkeys(outcome.verdict.mark for outcome in outcomes if outcome.verdict.significant):
+        tested = [outcome for outcome in outcomes if outcome.verdict.mark == mark]
+        pairs = dict.fromkeys(f"{outcome.row} against {outcome.verdict.against}" for outcome in tested)
         notes.append(f"{mark} significant difference (paired two-sided t-test), tested: {'; '.join(pairs)}")
-    if any(one.seeds > 1 for one in results):
+    if any(result.seeds > 1 for result in results):
         notes.append("± standard deviation over the seeds; figures and tests use each query's mean over the seeds")
     if paper:
         notes += [f'"in the paper": as printed by {paper.source}, on their machines', *paper.notes]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,67 +12,77 @@ import numba
 import numpy as np
 import torch
 from jsonargparse import Namespace
+from rich.console import Console
 
-from callbacks.run_files import RunFiles, SeedAverages
+from callbacks.run_files import RunFiles
 from datamodules.retrieval_data import RetrievalData
 from evaluation.evaluated_set import EvaluatedSet
+from evaluation.report.report import report_page
 from evaluation.report.score_histogram import score_histogram
-from evaluation.results_table import Result
+from evaluation.results_table import Result, build_table, paper_figures
+from evaluation.table_formats import latex, markdown, terminal_table
 from lexical.errors import UserError
 from lexical.ranking.fusion import fuse
-from lexical.small_files import write_json
+from lexical.small_files import write_json, write_text
 from lexical.terminal import be_silent, say
 from lightning_modules.ranker import Ranker
+from lightning_modules.registry import row_of
 from lightning_modules.trained import load_ranker
-from pipeline.configs import names
+from pipeline.configs import CONFIGS, names
 from pipeline.dependencies import changed_dependency
 from pipeline.processes import is_rank_zero, leave_process_group, process_count
-from pipeline.results import collect_results, write_results
+from pipeline.report_data import gather_report
+from pipeline.results import MeasuredRow, SeedResults, collect_rows
 from pipeline.run_folder import RunFolder, entry, trained_models
-from pipeline.tracked_results import Evaluated, track_evaluation, track_summaries
-from pipeline.tracking import never_fatal
+from pipeline.tracked_results import track_evaluation, track_summaries
 from pipeline.training import check_precision, quiet_lightning
 
+PAPER_FIGURES = CONFIGS / "paper_figures.yaml"
 TIMED_BATCHES = 1  # about a thousand queries
 TIMED_REPEATS = 3
 LONG_PASS = 5.0  # seconds; a longer pass over the query set is not repeated for its time
 
 
 def evaluate_rankers(parsed: Namespace, built: Namespace) -> list[Result]:
+    """Test the rankers that the arguments name, write the table of all that are measured; return its entries."""
     quiet_lightning()
     data: RetrievalData = built.data
     data_folder = Path(parsed.output_dir).expanduser() / data.name
     trained = trained_models(data_folder)
-    wanted = list(trained) if parsed.models is None else parsed.models.split(",")
-    for name in wanted:
+    selected = list(trained) if parsed.models is None else parsed.models.split(",")
+    for name in selected:
         check_is_trained(name, trained, data, data_folder, flag="--models")
-    if not wanted:
+    if not selected:
         raise UserError(f"nothing is trained on {data.name} in {data_folder} yet: python train.py --model bm25_lemm")
     if not is_rank_zero():
         be_silent()
-    measured, failed = [], []
-    for name in wanted:
+    measured: dict[RunFolder, SeedResults] = {}
+    failed = []
+    for name in selected:
         for seed in trained[name]:
-            folder = RunFolder.of(parsed.output_dir, data.name, name, seed)
+            run = RunFolder.of(parsed.output_dir, data.name, name, seed)
             try:
-                if parsed.skip_measured and _is_measured(folder, data):
+                if (
+                    parsed.skip_measured
+                    and run.evaluation.is_file()
+                    and entry(run.evaluation, "data") == data.fingerprint()
+                ):
                     continue
-                if evaluated := _evaluate_ranker(folder, name, data, parsed):
-                    measured.append(evaluated)
+                if results := _evaluate_ranker(run, name, data, parsed):
+                    measured[run] = results
             except UserError as error:  # costs this ranker, not the table of the others
                 failed.append(str(error))
     leave_process_group()
-    results = []
+    rows: list[MeasuredRow] = []
     if is_rank_zero():
-        if parsed.table and (results := collect_results(data_folder, trained, data)):
-            write_results(results, data, data_folder)
-            track_summaries(results, data, data_folder)
-        for evaluated in measured:
-            with never_fatal():
-                track_evaluation(evaluated, data)
+        if parsed.table and (rows := collect_rows(data_folder, data, measured)):
+            write_results(rows, data, data_folder)
+            track_summaries(rows, data, data_folder)
+        for results in measured.values():
+            track_evaluation(results, data)
     if failed:
         raise UserError("; ".join(dict.fromkeys(failed)))
-    return results
+    return [result for row in rows for result in row.results]
 
 
 def check_is_trained(
@@ -88,107 +98,103 @@ def check_is_trained(
         )
 
 
-def load_trained(folder: RunFolder, name: str, data: RetrievalData) -> Ranker:
+def load_trained(run: RunFolder, name: str, data: RetrievalData) -> Ranker:
     """Return a trained ranker with the settings of its config.yaml, checked against this data."""
-    if entry(folder.development, "data") != data.fingerprint():
+    if entry(run.development, "data") != data.fingerprint():
         raise UserError(
             f"{name} was trained on other data or candidates than these: give the same --data settings, "
             f"or train it again: python train.py --model {name}"
         )
-    if (dependency := changed_dependency(folder)) is not None:
-        raise UserError(
-            f"{dependency} was trained again since {name} was made from it: python train.py --model {name}"
-        )
+    if (dependency := changed_dependency(run)) is not None:
+        raise UserError(f"{dependency} was trained again since {name} was trained: python train.py --model {name}")
     try:
-        ranker = load_ranker(folder.path, folder.load_config()["model"])
+        ranker = load_ranker(run.path, run.load_config()["model"])
         ranker.check_vocabulary(data.vocabulary(ranker.field))
     except UserError as error:
         raise UserError(f"{error}: python train.py --model {name}") from error
     return ranker
 
 
-def _is_measured(folder: RunFolder, data: RetrievalData) -> bool:
-    """Return whether the ranker was measured on this very data; a training removes what was measured before it."""
-    return folder.evaluation.is_file() and entry(folder.evaluation, "data") == data.fingerprint()
+def write_results(rows: Sequence[MeasuredRow], data: RetrievalData, data_folder: Path) -> None:
+    """Write results.{json,md,tex,html} and print the table."""
+    results = [result for row in rows for result in row.results]
+    table = build_table(results, row_of, paper_figures(PAPER_FIGURES, data.name))
+    write_json(data_folder / "results.json", [result.entry() for result in results])
+    write_text(data_folder / "results.md", markdown(table))
+    write_text(data_folder / "results.tex", latex(table))
+    write_text(data_folder / "results.html", report_page(gather_report(rows, table, data)))
+    sizes = {result.query_set: result.queries for result in results}
+    title = f"{data.name}: {', '.join(f'{name} {size:,} queries' for name, size in sizes.items())}"
+    Console(width=None if Console().is_terminal else 180).print(terminal_table(table, title))
+    print("\n".join([*table.notes, f"written: {data_folder}/results.{{json,md,tex,html}}"]))
 
 
-def _evaluate_ranker(folder: RunFolder, name: str, data: RetrievalData, parsed: Namespace) -> Evaluated | None:
+# --- one ranker
+
+
+def _evaluate_ranker(run: RunFolder, name: str, data: RetrievalData, parsed: Namespace) -> SeedResults | None:
     """Test one ranker; return None in a process that only helps to score."""
     started = time.perf_counter()
-    ranker = load_trained(folder, name, data)
+    ranker = load_trained(run, name, data)
     if not (is_rank_zero() or ranker.slow):
         return None
-    say(f"{name}, seed {folder.seed}: test")
-    trainer = testing_trainer(ranker, dict(parsed.trainer), folder, name, parsed.leaderboard)
+    say(f"{name}, seed {run.seed}: test")
+    trainer = evaluation_trainer(ranker, dict(parsed.trainer), run, name, parsed.leaderboard)
     trainer.test(ranker, data, verbose=False)
     if not is_rank_zero():
         return None
-    device = trainer.strategy.root_device
-    processes = trainer.world_size
+    device, processes = trainer.strategy.root_device, trainer.world_size
     label = f"{processes} x {device.type}" if processes > 1 else device.type
+    threads = torch.get_num_threads() if ranker.slow else numba.get_num_threads()  # that score on a CPU
     milliseconds = _milliseconds_per_1k(ranker, data, next(iter(ranker.evaluated.values())), device)
     results, histograms = [], []
     for evaluated in ranker.evaluated.values():
+        query_set = evaluated.query_set
+        for measurement in evaluated.measurements:
+            fused = ranker.fused and not measurement.alone
+            results.append(
+                Result(
+                    model=name, fused=fused, query_set=query_set.name, measure=measurement.measure,
+                    value=measurement.mean, seeds=1, queries=len(measurement.queries), depth=query_set.depth,
+                    ms_per_1k=milliseconds[fused], device=label, threads=threads, significance=[],
+                    measurement=measurement,
+                )
+            )  # fmt: skip
         for alone in evaluated.variants:
-            is_fused = ranker.fused and not alone
-            results += _results(name, evaluated, alone, is_fused, milliseconds[is_fused], label, _threads(ranker))
-            if counts := score_histogram(evaluated.scores(alone), evaluated.query_set.task.relevant):
-                histograms.append({"query_set": evaluated.query_set.name, "alone": alone, **counts._asdict()})
-    seconds = round(time.perf_counter() - started, 1)
-    content = {"results": [result._asdict() for result in results], "histograms": histograms, "seconds": seconds}
-    write_json(folder.evaluation, {"data": data.fingerprint(), **content})
-    files = [
-        path
-        for evaluated in ranker.evaluated.values()
-        for alone in evaluated.variants
-        for path in (folder.run(evaluated.query_set.name, alone), folder.per_query(evaluated.query_set.name, alone))
-    ]
-    return Evaluated(folder, name, ranker.fused, results, files)
+            if counts := score_histogram(evaluated.scores(alone), query_set.task.relevant):
+                histograms.append({"query_set": query_set.name, "alone": alone, **counts._asdict()})
+    seed_results = SeedResults(run, data.fingerprint(), results, histograms)
+    seed_results.write(seconds=round(time.perf_counter() - started, 1))
+    return seed_results
 
 
-def testing_trainer(
-    ranker: Ranker, settings: dict[str, Any], folder: RunFolder, name: str, leaderboard: bool = False
+def evaluation_trainer(
+    ranker: Ranker, settings: dict[str, Any], run: RunFolder, name: str, leaderboard: bool = False
 ) -> L.Trainer:
-    """Return a trainer that tests the ranker: a slow one on all devices that are asked for, others in this process."""
-    if settings["precision"] is None:  # as it was trained: the figures of its training are found again
-        settings["precision"] = folder.load_config()["trainer"]["precision"]
+    """Return a trainer that tests a slow ranker on all devices that are given, others in this process."""
+    if settings["precision"] is None:  # that of the training, so that its figures are reproduced
+        settings["precision"] = run.load_config()["trainer"]["precision"]
     else:
         check_precision(settings["precision"], ranker)
         ranker.use_precision(settings["precision"])
-    chosen = {"accelerator": settings["accelerator"] if ranker.slow or ranker.has_seeds else "cpu", "devices": 1}
+    chosen: dict[str, Any] = {"devices": 1}
     if ranker.slow:
-        chosen |= {key: settings[key] for key in ("devices", "num_nodes", "precision", "strategy")}
+        chosen = {key: settings[key] for key in ("devices", "num_nodes", "precision", "strategy")}
+        processes = process_count(chosen)
         if chosen["strategy"] == "auto":
-            chosen["strategy"] = ranker.default_strategy(process_count(chosen))
+            chosen["strategy"] = ranker.default_strategy(processes)
     return L.Trainer(
-        **chosen, logger=False, enable_checkpointing=False, enable_model_summary=False, enable_progress_bar=False,
-        use_distributed_sampler=False, default_root_dir=str(folder.path),
-        callbacks=[RunFiles(folder.path, name, leaderboard), SeedAverages(folder.path)],
+        **chosen, accelerator=settings["accelerator"] if ranker.slow or ranker.has_seeds else "cpu", logger=False,
+        enable_checkpointing=False, enable_model_summary=False, enable_progress_bar=False,
+        use_distributed_sampler=False, default_root_dir=str(run.path),
+        callbacks=[RunFiles(run.path, name, leaderboard)],
     )  # fmt: skip
-
-
-def _results(
-    name: str, evaluated: EvaluatedSet, alone: bool, fused: bool, milliseconds: float, device: str, threads: int
-) -> list[Result]:
-    return [
-        Result(
-            model=name, fused=fused, query_set=evaluated.query_set.name, measure=measured.measure,
-            value=measured.mean, seeds=1, queries=len(measured.per_query), depth=evaluated.query_set.depth,
-            ms_per_1k=milliseconds, device=device, threads=threads, significance=[],
-        )
-        for measured in evaluated.measures(alone)
-    ]  # fmt: skip
-
-
-def _threads(ranker: Ranker) -> int:
-    """Return the threads that score on a CPU: an encoder's are torch's, all other rows run on numba's."""
-    return torch.get_num_threads() if ranker.slow else numba.get_num_threads()
 
 
 def _milliseconds_per_1k(
     ranker: Ranker, data: RetrievalData, evaluated: EvaluatedSet, device: torch.device
 ) -> dict[bool, float]:
-    """Return the time to score 1,000 candidates: {fused with the first stage or not: milliseconds}.
+    """Return the time to score 1,000 candidates: fused with the first stage or not -> milliseconds.
 
     The median of some passes over the first queries of the set; the one pass over the whole set, if that took long.
     """
@@ -208,7 +214,7 @@ def _milliseconds_per_1k(
     if ranker.slow or evaluated.seconds > LONG_PASS:
         alone = evaluated.seconds * 1e6 / max(1, len(evaluated.alone))
     else:
-        alone = _median_seconds(lambda: [ranker.score(batch.ranking) for batch in batches]) * 1e6 / pairs
+        alone = _median_seconds(lambda: [ranker.score_together(batch.ranking) for batch in batches]) * 1e6 / pairs
     return {False: alone, True: alone + first}
 
 

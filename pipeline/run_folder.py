@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from callbacks.run_files import variant
+from evaluation.measurements import per_query_path, ranking_name
 from lexical.errors import UserError
 from lexical.small_files import read_json
 from lightning_modules.model1.translation_ranker import TABLE_FOLDER
@@ -30,6 +30,11 @@ class RunFolder(NamedTuple):
     @classmethod
     def of(cls, output_dir: str | Path, data: str, model: str, seed: int) -> RunFolder:
         return cls(Path(output_dir).expanduser() / data / model / f"seed-{seed}")
+
+    @property
+    def model(self) -> str:
+        """Name of the ranker."""
+        return self.path.parent.name
 
     @property
     def seed(self) -> int:
@@ -75,20 +80,15 @@ class RunFolder(NamedTuple):
         return self.path / "evaluation.json"
 
     @property
-    def summarised(self) -> Path:
-        """In a ranker's folder, above its seeds: a fingerprint of the results that W&B has a summary of."""
-        return self.path / "summarised.txt"
-
-    @property
     def table(self) -> Path:
         """The translation table of a ranker that has one."""
         return self.path / TABLE_FOLDER
 
     def run(self, query_set: str, alone: bool) -> Path:
-        return self.path / "runs" / f"{variant(query_set, alone)}.run"
+        return self.path / "runs" / f"{ranking_name(query_set, alone)}.run"
 
     def per_query(self, query_set: str, alone: bool) -> Path:
-        return self.path / "per_query" / f"{variant(query_set, alone)}.tsv"
+        return per_query_path(self.path, query_set, alone)
 
     def remove_results(self, keep: Path | None = None) -> None:
         """Remove what an earlier training and its measurement left, config.yaml first; not the folder `keep`."""

@@ -1,6 +1,7 @@
-"""Weights & Biases.
+"""Runs of Weights & Biases: optional, never fatal. Without a key they are kept offline and sent later.
 
-Optional, never fatal. Without a key runs are kept offline and a line says how to send them later.
+A group is a ranker on a data set. In it: a run per seed for the training and one for its evaluation, and one summary
+over all seeds.
 """
 
 from __future__ import annotations
@@ -8,95 +9,69 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from netrc import NetrcParseError, netrc
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import urlparse
+from typing import Any
 
 from lexical.terminal import say
 
 PROJECT = "lexical-translation-rankers"
-MODES = ("online", "offline", "disabled")
 
 
-class RunLabels(NamedTuple):
-    """How a run is found in W&B. The same values go into its config: runs cannot be grouped by tag."""
+def start_run(folder: Path, config: dict[str, Any], *, model: str, data: str, seed: int | None, job_type: str) -> Any:
+    """Start a W&B run in `folder`, offline if it cannot be online; return None where tracking is off or fails.
 
-    model: str
-    data: str
-    seed: int | None  # None: all seeds
-    job_type: str  # train, evaluate, summary
+    Its labels go into the config, too: W&B cannot group runs by tag.
 
-    def init_arguments(self, config: dict[str, Any], folder: Path) -> dict[str, Any]:
-        folder.mkdir(parents=True, exist_ok=True)
-        labels = {
-            "group": f"{self.model}/{self.data}",
-            "job_type": self.job_type,
-            "name": f"{self.model}-seed{self.seed}" if self.seed is not None else f"{self.model}-summary",
-        }
-        return {
-            "project": os.environ.get("WANDB_PROJECT", PROJECT),
-            "mode": wandb_mode(),
-            "dir": str(folder),
-            "tags": [self.model, self.data, self.job_type],
-            "config": {**config, "labels": {**labels, **self._asdict()}},
-            **labels,
-        }
-
-
-def wandb_mode() -> str:
-    """WANDB_MODE where it is set; otherwise online with a key, offline without."""
-    chosen = os.environ.get("WANDB_MODE", "")
-    if chosen in MODES:
-        return chosen
-    os.environ.pop("WANDB_MODE", None)  # wandb itself would refuse to start with it
-    if chosen:
-        say(f"WANDB_MODE={chosen} is unknown (known: {', '.join(MODES)}); runs are kept offline")
-        return "offline"
-    return "online" if _has_key() else "offline"
-
-
-def start_run(arguments: dict[str, Any]) -> Any:
-    """``wandb.init`` that falls back to offline, then to nothing; None where tracking is off."""
-    if arguments["mode"] == "disabled":
+    Args:
+        seed: None for all seeds.
+        job_type: train, evaluate or summary.
+    """
+    mode = wandb_mode()
+    if mode == "disabled":
         return None
     import wandb
 
-    for mode in dict.fromkeys((arguments["mode"], "offline")):
+    name = f"{model}-summary" if seed is None else f"{model}-seed{seed}"
+    labels: dict[str, Any] = {"group": f"{model}/{data}", "job_type": job_type, "name": name}
+    config = {**config, "labels": {**labels, "model": model, "data": data, "seed": seed}}
+    options: dict[str, Any] = {"project": os.environ.get("WANDB_PROJECT", PROJECT), "dir": str(folder), **labels}
+    folder.mkdir(parents=True, exist_ok=True)
+    for options["mode"] in dict.fromkeys((mode, "offline")):
         try:
             settings = wandb.Settings(silent=True, console="off", init_timeout=30)
-            run = wandb.init(**{**arguments, "mode": mode}, settings=settings)
-        except Exception as error:  # whatever it is: tracking never stops a training
-            say(f"W&B does not start ({mode}): {' '.join(str(error).split())[:200]}")
+            run = wandb.init(**options, config=config, tags=[model, data, job_type], settings=settings)
+        except Exception as error:  # of whatever kind: tracking never stops a training
+            say(f"W&B does not start ({options['mode']}): {_one_line(error)}")
             continue
-        if mode == "offline":
+        if options["mode"] == "offline":
             say(f"W&B: kept offline; send it with: wandb sync {Path(run.dir).parent}")
         return run
     return None
 
 
+def wandb_mode() -> str:
+    """Return WANDB_MODE where it is set; otherwise online with a key, offline without."""
+    if mode := os.environ.get("WANDB_MODE"):
+        return mode
+    if os.environ.get("WANDB_API_KEY"):
+        return "online"
+    import wandb
+    from wandb.sdk.lib.wbauth import read_netrc_auth
+
+    try:
+        return "online" if read_netrc_auth(host=wandb.Settings().base_url) else "offline"
+    except Exception:  # a damaged key
+        return "offline"
+
+
 @contextmanager
 def never_fatal() -> Iterator[None]:
-    """Tracking that fails costs a line, not the results."""
+    """Turn an error of tracking into one line: it costs no results."""
     try:
         yield
     except Exception as error:
-        say(f"W&B: {' '.join(str(error).split())[:200]}; local files are complete")
+        say(f"W&B: {_one_line(error)}; local files are complete")
 
 
-def finish_run(run: Any, summary: dict[str, float]) -> None:
-    if run is not None:
-        run.summary.update(summary)
-        run.finish()
-
-
-def _has_key() -> bool:
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    import wandb
-
-    host = urlparse(os.environ.get("WANDB_BASE_URL") or wandb.Settings().base_url).hostname or ""
-    try:
-        return netrc(Path(os.environ.get("NETRC", "~/.netrc")).expanduser()).authenticators(host) is not None
-    except (OSError, UnicodeDecodeError, NetrcParseError):
-        return False
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

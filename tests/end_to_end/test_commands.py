@@ -255,8 +255,8 @@ def test_wandb_artifacts_name_what_they_are_made_of(trained: Trained) -> None:
     }  # W&B logs tables as artifacts of its own
     (at,) = (reference for reference, one in known.items() if one["type"] == "runs")
     path = [known[at]["type"]]
-    while known[at]["made_from"]:
-        at = known[at]["made_from"][0]
+    while known[at]["inputs"]:
+        at = known[at]["inputs"][0]
         path.append(known[at]["type"])
     assert path == ["runs", "table", "model", "candidates", "data"]
     assert {reference.split("-")[0] for reference in runs["evaluate"].config["inputs"]} == {"table", "candidates"}
