@@ -1,16 +1,19 @@
-"""What each design decision is worth: rankers with one thing changed, each compared with its base (`Ablation.row`).
+"""What each design decision is worth: rankers with changed settings, each compared with its base on the test queries.
 
-Which ones there are is data: configs/ablations.yaml. The figures are those of one query set and its main measure.
+The lines of this table stand in configs/ablations.yaml.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
+from evaluation.measurements import Measurement
 from evaluation.significance import THRESHOLD, Hypothesis, Verdict, verdicts
 from lexical.errors import UserError
 
@@ -22,183 +25,162 @@ HEADER = [
 
 
 class Ablation(NamedTuple):
-    """A line of configs/ablations.yaml."""
+    """A line of configs/ablations.yaml.
+
+    row: the base, a ranker of configs/model.
+    ranker: the one that is trained, where that is not the row.
+    changes: setting -> value.
+    measure_only: the trained base is measured with these settings.
+    """
 
     name: str
-    row: str  # the base that it is compared with
+    row: str
     claim: str
-    ranker: str = ""  # that is trained; the row where not given
-    changes: Mapping[str, Any] = {}  # setting -> value
+    ranker: str = ""
+    changes: Mapping[str, Any] = {}
     measure_only: bool = False
 
     @property
     def is_base(self) -> bool:
-        return not self.changes and self.trains == self.row
+        return not self.changes and self.model == self.row
 
     @property
-    def trains(self) -> str:
+    def model(self) -> str:
+        """The ranker that is trained."""
         return self.ranker or self.row
 
     @property
     def setting(self) -> str:
         """What is changed, in a few words."""
-        other = [self.trains] if self.trains != self.row else []
-        return ", ".join([*other, *(f"{key} {_shown(value)}" for key, value in self.changes.items())]) or "base"
+        changes = [f"{key} {_shown(value)}" for key, value in self.changes.items()]
+        return ", ".join([self.model] * (self.model != self.row) + changes) or "base"
 
 
 class Ablations(NamedTuple):
     threshold: float
     lines: list[Ablation]  # grouped by row, the base first
 
-    def base(self, row: str) -> Ablation:
-        return next(one for one in self.lines if one.row == row)
-
-    def only(self, names: Sequence[str]) -> Ablations:
-        """These lines and their bases."""
-        if unknown := [name for name in names if name not in {one.name for one in self.lines}]:
-            known = ", ".join(one.name for one in self.lines)
-            raise UserError(f"--only: there is no line {unknown[0]!r}; known are: {known}")
-        rows = {one.row for one in self.lines if one.name in names}
-        kept = [one for one in self.lines if one.name in names or (one.is_base and one.row in rows)]
-        return self._replace(lines=kept)
+    def names_with_bases(self, names: Sequence[str]) -> set[str]:
+        """Return the names of these lines and of their bases."""
+        known = [line.name for line in self.lines]
+        if unknown := [name for name in names if name not in known]:
+            raise UserError(f"--only: there is no line {unknown[0]!r}; known are: {', '.join(known)}")
+        rows = {line.row for line in self.lines if line.name in names}
+        return {line.name for line in self.lines if line.name in names or (line.is_base and line.row in rows)}
 
 
 class Export(NamedTuple):
-    """The table of a line that is an export."""
+    """Size of an exported table."""
 
     entries: int
     bytes: int
     share_of_pairs: float
 
 
-class Measured(NamedTuple):
-    """A line on one query set: each query's main measure, mean over the seeds."""
+class MeasuredLine(NamedTuple):
+    """A line and its main measure on a query set.
+
+    row: values of the row, fused where it is a fusion.
+    alone: values of the ranker without BM25, where the row is a fusion.
+    against_base: test against the base; None for the base itself.
+    """
 
     ablation: Ablation
-    query_set: str
-    measure: str
-    values: Mapping[str, float]  # of the row, fused where it is a fusion
-    alone: Mapping[str, float] | None  # without BM25, where the row is a fusion
-    seeds: int
+    row: Measurement
+    alone: Measurement | None = None
     export: Export | None = None
+    against_base: Verdict | None = None
 
+    def entry(self) -> dict[str, Any]:
+        """Return the line's entry of ablations.json."""
+        return {
+            **{key: getattr(self.ablation, key) for key in ("name", "row", "claim", "setting")},
+            "query_set": self.row.query_set,
+            "measure": self.row.measure,
+            "value": self.row.mean,
+            "value_alone": self.alone and self.alone.mean,
+            "seeds": len(self.row.values),
+            "queries": len(self.row.queries),
+            "against_base": self.against_base and self.against_base._asdict(),
+            "export": self.export and self.export._asdict(),
+        }
 
-class Line(NamedTuple):
-    """An entry of ablations.json."""
-
-    name: str
-    row: str
-    claim: str
-    setting: str
-    query_set: str
-    measure: str
-    value: float
-    value_alone: float | None
-    seeds: int
-    queries: int
-    against_base: dict[str, Any] | None  # `Verdict`; None for the base
-    export: dict[str, Any] | None  # `Export`
+    def cells(self) -> list[str]:
+        """Return the line of the table, under `HEADER`."""
+        test, export = [""] * 5, [""] * 3
+        if (verdict := self.against_base) is not None:
+            test = [
+                f"{verdict.difference:+.4f}", f"{100 * verdict.relative:+.1f}%", f"{verdict.effect_size:+.2f}",
+                f"{verdict.p_value:.2g}", f"{verdict.p_holm:.2g}",
+            ]  # fmt: skip
+        if (size := self.export) is not None:
+            export = [f"{size.entries:,}", f"{size.bytes / 1e6:.1f}", f"{100 * size.share_of_pairs:.2f}%"]
+        value = f"{self.row.mean:.4f}{MARK if verdict and verdict.significant else ''}"
+        alone = f"{self.alone.mean:.4f}" if self.alone else ""
+        return [self.ablation.name, self.ablation.claim, self.ablation.setting, value, alone, *test, *export]
 
 
 def read_ablations(path: Path) -> Ablations:
-    """One clear line for a file that is not as expected."""
+    """Read a file such as configs/ablations.yaml; a `UserError` if it is not as expected."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         threshold = float(content.get("threshold", THRESHOLD))
-        lines = [Ablation(**one) for one in content["ablations"]]
+        lines = [Ablation(**entry) for entry in content["ablations"]]
     except (OSError, yaml.YAMLError, UnicodeDecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
-        wanted = "a list `ablations` of {name, row, claim} with perhaps ranker, changes, measure_only"
-        raise UserError(f"{path} cannot be used ({' '.join(str(error).split())}): it must have {wanted}") from error
+        expected = "a list `ablations` of {name, row, claim} with perhaps ranker, changes, measure_only"
+        raise UserError(f"{path} cannot be used ({' '.join(str(error).split())}): it must have {expected}") from error
     if not 0 < threshold < 1:
         raise UserError(f"{path}: the threshold {threshold:g} must be between 0 and 1")
-    for number, one in enumerate(lines):
-        if problem := _problem(one, lines[:number]):
-            raise UserError(f"{path}: the line {one.name!r} {problem}")
-    rows = list(dict.fromkeys(one.row for one in lines))
-    return Ablations(threshold, sorted(lines, key=lambda one: rows.index(one.row)))
+    for number, line in enumerate(lines):
+        if problem := _problem(line, lines[:number]):
+            raise UserError(f"{path}: the line {line.name!r} {problem}")
+    rows = list(dict.fromkeys(line.row for line in lines))
+    return Ablations(threshold, sorted(lines, key=lambda line: rows.index(line.row)))
 
 
-def _problem(one: Ablation, before: Sequence[Ablation]) -> str:
-    if not all(isinstance(text, str) and text.strip() for text in (one.name, one.row, one.claim, one.trains)):
+def _problem(line: Ablation, before: Sequence[Ablation]) -> str:
+    """Return what is wrong with a line; empty if nothing is."""
+    if not all(isinstance(text, str) and text.strip() for text in (line.name, line.row, line.claim, line.model)):
         return "must have name, row and claim, all of them texts"
-    if not all(letter.isalnum() or letter in "._-" for letter in one.name) or one.name.startswith("."):
+    if not re.fullmatch(r"[\w-][\w.-]*", line.name):
         return "must have a name of letters, digits, '.', '-', '_'"
-    if one.name in {other.name for other in before}:
+    if line.name in {other.name for other in before}:
         return "is there twice"
-    if not isinstance(one.changes, dict) or not all(isinstance(key, str) for key in one.changes):
+    if not isinstance(line.changes, dict) or not all(isinstance(key, str) for key in line.changes):
         return "must have `changes` with settings and their values"
-    if not isinstance(one.measure_only, bool):
+    if line.measure_only not in (True, False):
         return "must have true or false for `measure_only`"
-    if one.is_base == any(other.row == one.row for other in before):
-        return (
-            f"is the base {one.row} again" if one.is_base else f"comes before its base: {{row: {one.row}}}, no changes"
-        )
-    if one.measure_only and (one.is_base or one.trains != one.row):
+    if line.is_base == any(other.row == line.row for other in before):
+        return f"repeats the base {line.row}" if line.is_base else f"precedes its base, {{row: {line.row}}} unchanged"
+    if line.measure_only and (line.is_base or line.model != line.row):
         return "cannot be `measure_only`: that is for changed settings of the trained base"
     return ""
 
 
-def compare_with_bases(measured: Sequence[Measured], threshold: float) -> list[Line]:
-    """Every line; lines whose base is missing are not tested."""
-    found = []
-    for row in dict.fromkeys(one.ablation.row for one in measured):
-        group = [one for one in measured if one.ablation.row == row]
-        values = {one.ablation.name: one.values for one in group}
-        base = next((one.ablation.name for one in group if one.ablation.is_base), "")
-        tests = verdicts(values, [Hypothesis(name, base, MARK) for name in values if name != base], threshold)
-        found += [_line(one, tests.get(one.ablation.name, [])) for one in group]
-    return found
+def compare_with_bases(lines: Sequence[MeasuredLine], threshold: float) -> list[MeasuredLine]:
+    """Return the lines with their tests; those of one base are a family of Holm's correction."""
+    compared = []
+    for _, group in groupby(lines, key=lambda line: line.ablation.row):
+        base, *others = group
+        values = {line.ablation.name: line.row.per_query for line in (base, *others)}
+        hypotheses = [Hypothesis(line.ablation.name, base.ablation.name, MARK) for line in others]
+        tests = verdicts(values, hypotheses, threshold)
+        compared += [base, *(line._replace(against_base=tests[line.ablation.name][0]) for line in others)]
+    return compared
 
 
-def _line(one: Measured, tests: Sequence[Verdict]) -> Line:
-    return Line(
-        name=one.ablation.name,
-        row=one.ablation.row,
-        claim=one.ablation.claim,
-        setting=one.ablation.setting,
-        query_set=one.query_set,
-        measure=one.measure,
-        value=_mean(one.values),
-        value_alone=None if one.alone is None else _mean(one.alone),
-        seeds=one.seeds,
-        queries=len(one.values),
-        against_base=tests[0]._asdict() if tests else None,
-        export=None if one.export is None else one.export._asdict(),
-    )
-
-
-def cells(line: Line) -> list[str]:
-    """A line of the table, under `HEADER`."""
-    figures = [f"{line.value:.4f}", "" if line.value_alone is None else f"{line.value_alone:.4f}"]
-    tests, export = [""] * 5, [""] * 3
-    if line.against_base is not None:
-        found = Verdict(**line.against_base)
-        figures[0] += found.mark if found.significant else ""
-        tests = [
-            f"{found.difference:+.4f}", f"{100 * found.relative:+.1f}%", f"{found.effect_size:+.2f}",
-            f"{found.p_value:.2g}", f"{found.p_holm:.2g}",
-        ]  # fmt: skip
-    if line.export is not None:
-        size = Export(**line.export)
-        export = [f"{size.entries:,}", f"{size.bytes / 1e6:.1f}", f"{100 * size.share_of_pairs:.2f}%"]
-    return [line.name, line.claim, line.setting, *figures, *tests, *export]
-
-
-def markdown(lines: Sequence[Line], title: str, notes: Sequence[str]) -> str:
-    """One table for each base."""
-    parts = [f"# {title}"]
-    for row in dict.fromkeys(line.row for line in lines):
-        group = [line for line in lines if line.row == row]
-        width = len(HEADER) if any(line.export for line in group) else len(HEADER) - len(Export._fields)
-        table = [HEADER, ["---"] * width, *map(cells, group)]
-        parts.append(
-            "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in one[:width]) + " |" for one in table)
-        )
-    return "\n\n".join([*parts, *notes]) + "\n"
-
-
-def _mean(values: Mapping[str, float]) -> float:
-    return sum(values.values()) / max(1, len(values))
+def markdown(lines: Sequence[MeasuredLine], title: str, threshold: float) -> str:
+    """Return one table for each base."""
+    row = lines[0].row
+    parts = [f"# {title}, {row.measure} on {len(row.queries):,} queries ({row.query_set})"]
+    for _, group in groupby(lines, key=lambda line: line.ablation.row):
+        family = list(group)
+        width = len(HEADER) if any(line.export for line in family) else len(HEADER) - len(Export._fields)
+        rows = [HEADER, ["---"] * width, *(line.cells() for line in family)]
+        escaped = ([cell.replace("|", "\\|") for cell in row[:width]] for row in rows)
+        parts.append("\n".join(f"| {' | '.join(row)} |" for row in escaped))
+    note = f"{MARK} significantly different from the base: paired two-sided t-test, p below {threshold:g}"
+    return "\n\n".join([*parts, note]) + "\n"
 
 
 def _shown(value: Any) -> str:

@@ -1,124 +1,191 @@
-"""Steps worked off: processes of train.py and evaluate.py, one after the other or several side by side.
+"""Run steps, subprocesses of train.py and evaluate.py, one after the other or several at once.
 
-A step that fails costs no other but those that are made of it. What is done already is left alone, so the same command
-goes on after an interruption.
-
-Side by side, each has its share of the cores and GPUs, and writes what it says to a file of its own.
+A step that fails costs only those that depend on it. Steps that run at once share the cores and GPUs, and each writes
+to a log file of its own. Ctrl-C and SIGTERM end them cleanly, so that the same command resumes.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from datamodules.worker_pool import cores
 from lexical.errors import UserError
 from lexical.terminal import PREFIX, say
-from pipeline.step_board import Board
-from pipeline.step_process import Process, checked, ended_with_us, share, start
-from pipeline.steps import Running, Step, minutes, time_left
 
-LOOK_EVERY = 0.1  # seconds
-
-
-def work_off(steps: Sequence[Step], at_once: int = 1, logs: Path = Path("logs")) -> list[Step]:
-    """Runs what is not done, each step when all that it is made of is there; the steps that failed, each of them named
-    with its command. `logs`: the folder for what steps that run side by side say."""
-    work = _Work(steps, at_once, logs)
-    with ended_with_us(work.processes), Board(len(steps), at_once) as board:
-        while work.waiting or work.running:
-            work.take_in()
-            if not work.start_next():
-                board.show(work.running, f"{work.times()}, {len(work.waiting)} to come")
-                time.sleep(LOOK_EVERY)
-    for step in work.failed:
-        say(f"failed: {step.title}: python {' '.join(step.command[1:])}")
-    return work.failed
+ROOT = Path(__file__).resolve().parent.parent
+TO_DO, RESUMES, DONE = "to do", "resumes", "done"  # states of a step
+POLL = 0.1  # seconds
+PATIENCE = 30.0  # seconds that interrupted steps have to end
 
 
-def run_step(command: Sequence[str]) -> int:
-    """The exit code of a step by itself; Ctrl-C reaches the step too, and ends the whole."""
-    processes: list[Process] = []
-    with ended_with_us(processes):
-        processes.append(start(command, {PREFIX: ""}, None))
-        return checked(processes[0].wait())
+class Step(NamedTuple):
+    """One subprocess that the scheduler runs.
+
+    title: no other step has it.
+    command: a script of this project and its options.
+    state: TO_DO, RESUMES (there is a checkpoint) or DONE.
+    seconds: expected duration; None if unknown.
+    dependencies: titles of the steps that must succeed before this one.
+    prepare: called right before the step starts.
+    """
+
+    title: str
+    command: Sequence[str]
+    state: str = TO_DO
+    seconds: float | None = None
+    dependencies: tuple[str, ...] = ()
+    prepare: Callable[[], None] | None = None
 
 
-class _Work:
-    """What waits, what runs, and what is not to be had any more."""
+class _Running(NamedTuple):
+    step: Step
+    slot: int  # among the steps that run at once, from 0
+    process: subprocess.Popen[Any]
+    started: float  # time.perf_counter
+    log: Path | None
 
-    def __init__(self, steps: Sequence[Step], at_once: int, logs: Path) -> None:
-        self.steps, self.at_once = len(steps), at_once
-        self.logs = logs if at_once > 1 else None  # alone, a step speaks for itself
-        self.waiting = [(number, step) for number, step in enumerate(steps, start=1) if step.state != "done"]
-        self.running: list[Running] = []
-        self.processes: list[Process] = []  # all that were started
-        self.failed: list[Step] = []
-        self.missing: set[str] = set()
-        self.began = time.perf_counter()
 
-    def take_in(self) -> None:
-        """The steps that have ended."""
-        for one in [one for one in self.running if one.process.poll() is not None]:
-            self.running.remove(one)
-            code = checked(one.process.returncode)
-            if one.log is not None:
-                how = f"failed, see {one.log}" if code else "done"
-                self._say(one.number, f"{one.step.title}: {how} ({minutes(time.perf_counter() - one.began)})")
-            if code:
-                self._fail(one.step)
+def run_steps(steps: Sequence[Step], at_once: int = 1, logs: Path = Path("logs")) -> list[Step]:
+    """Run the steps that are not done, in this order where dependencies allow it; return those that failed.
 
-    def start_next(self) -> bool:
-        """Starts the first step that is ready, or leaves it out with what it is made of; whether there was one."""
-        taken = [one.place for one in self.running]
-        free = next((place for place in range(self.at_once) if place not in taken), None)
-        ready = None if free is None else self._ready()
-        if free is None or ready is None:
-            return False
-        number, step = ready
-        gone = self.missing & set(step.made_of)
-        self._say(number, f"{step.title} ({f'left out without {min(gone)}' if gone else self.times()})")
-        self.waiting.remove(ready)
-        if gone:
-            self.missing.add(step.makes)
-            return True
-        title = step.title.replace(", ", "-").replace(" ", "-")
-        log = None if self.logs is None else self.logs / f"{number:03d}-{title}.log"
+    Where several run `at_once`, each writes to a file in `logs`.
+    """
+    unfinished = {step.title: step for step in steps if step.state != DONE}
+    numbers = {step.title: number for number, step in enumerate(steps, start=1)}
+    order = TopologicalSorter({title: unfinished.keys() & step.dependencies for title, step in unfinished.items()})
+    order.prepare()
+    ready: list[str] = []
+    running: list[_Running] = []
+    failed: list[Step] = []
+
+    def report(step: Step, line: str) -> None:
+        say(f"[{numbers[step.title]} of {len(steps)}] {step.title}{line}")
+
+    with _interruptible(running):
+        while True:
+            ready = sorted([*ready, *order.get_ready()], key=numbers.__getitem__)
+            while ready and len(running) < at_once:
+                step = unfinished[ready.pop(0)]
+                report(step, "")
+                slot = min(set(range(at_once)) - {other.slot for other in running})
+                log = logs / f"{numbers[step.title]:03d}-{step.title.replace(', ', '-').replace(' ', '-')}.log"
+                environment = share(slot, at_once, os.environ)
+                environment[PREFIX] = f"[{numbers[step.title]} of {len(steps)}] "
+                try:
+                    running.append(_start(step, slot, environment, log if at_once > 1 else None))
+                except (OSError, UserError) as error:
+                    report(step, f": {error}")
+                    failed.append(unfinished.pop(step.title))
+            if not running and not ready:
+                break
+            time.sleep(POLL)
+            for ended in [other for other in running if other.process.poll() is not None]:
+                running.remove(ended)
+                step = unfinished.pop(ended.step.title)
+                result = "failed" if ended.process.returncode else "done"
+                result += f", see {ended.log}" if ended.process.returncode and ended.log else ""
+                report(step, f": {result} ({duration(time.perf_counter() - ended.started)})")
+                if ended.process.returncode:
+                    failed.append(step)
+                else:
+                    order.done(step.title)
+    missing = {*unfinished, *(step.title for step in failed)}
+    for step in unfinished.values():
+        report(step, f": left out, as it depends on: {min(missing & set(step.dependencies), key=numbers.__getitem__)}")
+    for step in failed:
+        say(f"failed: {step.title}: python {' '.join(step.command)}")
+    return failed
+
+
+def _start(step: Step, slot: int, environment: Mapping[str, str], log: Path | None) -> _Running:
+    """Start a step in a process group of its own: a Ctrl-C at the terminal reaches it once, through the scheduler."""
+    if step.prepare is not None:
+        step.prepare()
+    start = partial(
+        subprocess.Popen, [sys.executable, str(ROOT / step.command[0]), *step.command[1:]],
+        env={**os.environ, **environment}, stdin=subprocess.DEVNULL, process_group=0,
+    )  # fmt: skip
+    if log is None:
+        return _Running(step, slot, start(), time.perf_counter(), None)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        process = start(stdout=output, stderr=subprocess.STDOUT)
+    return _Running(step, slot, process, time.perf_counter(), log)
+
+
+def share(slot: int, at_once: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of one of the steps that run at once: its threads, unless the user has set them, and its
+    GPUs. Where there are fewer GPUs than steps, steps share them."""
+    if at_once == 1:
+        return {}
+    threads = str(max(1, cores() // at_once))
+    shared = {name: environment.get(name, threads) for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")}
+    if gpus := _visible_gpus(environment):
+        shared["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[slot::at_once] or [gpus[slot % len(gpus)]])
+    return shared
+
+
+def _visible_gpus(environment: Mapping[str, str]) -> list[str]:
+    if (visible := environment.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return [gpu for gpu in visible.split(",") if gpu]
+    import torch  # takes seconds
+
+    return [str(number) for number in range(torch.cuda.device_count())]
+
+
+@contextmanager
+def _interruptible(running: Sequence[_Running]) -> Iterator[None]:
+    """Let no step outlive the block. When it is interrupted, the steps get time to end; a second Ctrl-C kills them.
+
+    SIGTERM, which batch systems send, and SIGHUP, of a terminal that was closed, are treated as Ctrl-C.
+    """
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in handlers.items():
+        if handler is not signal.SIG_IGN:  # as nohup sets it
+            signal.signal(number, interrupt)
+    try:
+        yield
+    except BaseException:
+        processes = [step.process for step in running]
         try:
-            if step.before is not None:
-                step.before()
-            environment = {PREFIX: f"{self._name(number)} ", **share(free, self.at_once, os.environ)}
-            self.processes.append(start(step.command, environment, log))
-            self.running.append(Running(number, step, free, self.processes[-1], time.perf_counter(), log))
-        except (OSError, UserError) as error:
-            self._say(number, f"{step.title}: {error}")
-            self._fail(step)
-        return True
+            if processes:
+                say(f"ending {len(processes)} running step(s) within {PATIENCE:g} s; a second Ctrl-C kills them")
+            _send(signal.SIGINT, processes)
+            deadline = time.perf_counter() + PATIENCE
+            with suppress(subprocess.TimeoutExpired):
+                for process in processes:
+                    process.wait(max(0.0, deadline - time.perf_counter()))
+        finally:
+            _send(signal.SIGKILL, processes)
+            for process in processes:
+                process.wait()
+        raise
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
-    def _ready(self) -> tuple[int, Step] | None:
-        """The first step that needs nothing of an earlier one that has not ended."""
-        unfinished = [*((one.number, one.step) for one in self.running), *self.waiting]
-        for number, step in self.waiting:
-            if not any(earlier < number and one.makes in step.made_of for earlier, one in unfinished):
-                return number, step
-        return None
 
-    def times(self) -> str:
-        now = time.perf_counter()
-        begun = [
-            one.step._replace(seconds=one.step.seconds and max(0.0, one.step.seconds - (now - one.began)))
-            for one in self.running
-        ]
-        left = time_left([*begun, *(step for _, step in self.waiting)], self.at_once)
-        return f"{minutes(now - self.began)} passed, about {left} left"
+def _send(number: signal.Signals, processes: Sequence[subprocess.Popen[Any]]) -> None:
+    """Send a signal to the processes and all that they have started."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
 
-    def _name(self, number: int) -> str:
-        return f"[{number} of {self.steps}]"
 
-    def _say(self, number: int, line: str) -> None:
-        say(f"{self._name(number)} {line}")
-
-    def _fail(self, step: Step) -> None:
-        self.failed.append(step)
-        self.missing.add(step.makes)
+def duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min"

@@ -1,0 +1,204 @@
+"""Plans of long work: rankers that are trained, each seed in a step of its own, and then measured.
+
+`train.py --model all` plans the rows of the results table, `pipeline.ablations` the same rankers with other settings.
+What is trained and measured already is kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from lexical.errors import UserError
+from lexical.small_files import read_json
+from lexical.terminal import say
+from lightning_modules.ranker import Ranker
+from lightning_modules.registry import row_of
+from lightning_modules.trained import import_class
+from pipeline.command_line import parse_data
+from pipeline.configs import CONFIGS, DEFAULT_DATA, ranker_settings, resolve, take_count, take_option
+from pipeline.dependencies import changed_dependency
+from pipeline.run_folder import IRRELEVANT_SETTINGS, RunFolder
+from pipeline.scheduler import DONE, RESUMES, TO_DO, Step, duration
+
+DURATIONS = CONFIGS / "durations.yaml"
+
+
+class Options(NamedTuple):
+    """Options of a command that trains many rankers."""
+
+    data: str  # name or path of its YAML file
+    profile: str | None
+    folder: Path  # OUTPUT_DIR/<data>
+    seeds: int
+    slow_seeds: int  # of the rows that take a CPU hours
+    at_once: int  # steps
+    shared: list[str]  # options of all steps: data, profile and whatever else was given
+
+
+class PlannedRanker(NamedTuple):
+    """A ranker that is trained with one or more seeds and measured.
+
+    title: the row of the results table, or the line of the ablations.
+    settings: hyper-parameters that YAML files and `changes` give.
+    folder: OUTPUT_DIR/<data>.
+    changes: settings that the command line gives, such as {"p_self": 0.0}.
+    dependencies: names of the trained rankers that it is made from.
+    prepare: called before each of its steps.
+    measure_only: there is nothing to train.
+    """
+
+    title: str
+    model: str
+    settings: dict[str, Any]
+    folder: Path
+    seeds: int
+    changes: Mapping[str, Any]
+    dependencies: tuple[str, ...]
+    prepare: Callable[[], None] | None = None
+    measure_only: bool = False
+
+    @property
+    def runs(self) -> list[RunFolder]:
+        return [RunFolder(self.folder / self.model / f"seed-{seed}") for seed in range(1, self.seeds + 1)]
+
+    def state(self, run: RunFolder) -> str:
+        """Return the state of the training of a seed."""
+        if not run.config.is_file():
+            return RESUMES if run.last_checkpoint.is_file() else TO_DO
+        trained = run.load_config().get("model") or {}
+        relevant = self.settings.keys() - set(IRRELEVANT_SETTINGS["model"])
+        changed = any(trained.get(key) != self.settings[key] for key in relevant)
+        return TO_DO if changed or (not has_results_only(run) and changed_dependency(run)) else DONE
+
+
+def has_results_only(run: RunFolder) -> bool:
+    """Return whether the ranker was measured, but is not here: `results/` of this project has no checkpoints."""
+    return run.config.is_file() and run.evaluation.is_file() and not run.checkpoint.is_file()
+
+
+def read_options(argv: Sequence[str]) -> Options:
+    """Parse the command line; mistakes in the options of data and trainer are reported before anything is trained."""
+    for argument in argv:
+        if argument.split("=")[0] == "--seed" or argument.startswith("--model"):
+            raise UserError(f"{argument}: an option for one ranker, not for many; --seeds N trains seeds 1 to N")
+    seeds, rest = take_count(argv, "seeds")
+    slow_seeds, rest = take_count(rest, "slow_seeds")
+    at_once, rest = take_count(rest, "at_once")
+    output_dir, shared = take_option(rest, "output_dir")
+    devices = take_option(shared, "trainer.devices")[0]
+    if (at_once or 1) > 1 and devices not in (None, "1"):
+        raise UserError(f"--at_once {at_once} gives each step GPUs of its own: leave out --trainer.devices {devices}")
+    folder = Path(output_dir or "outputs").expanduser() / parse_data(resolve(shared), "", [])[1].data.name
+    data, profile = (take_option(shared, name)[0] for name in ("data", "profile"))
+    seeds = seeds or 1
+    return Options(data or DEFAULT_DATA, profile, folder, seeds, slow_seeds or seeds, at_once or 1, shared)
+
+
+def plan_ranker(
+    title: str, model: str, options: Options, folder: Path, changes: Mapping[str, Any] | None = None
+) -> PlannedRanker:
+    """Return a ranker with the settings of its YAML files and with `changes`; results go to `folder`."""
+    ranker, settings = build_ranker(model, options, changes or {})
+    seeds = min(options.seeds, options.slow_seeds) if row_of(model).slow else options.seeds
+    dependencies = tuple(name for name in ranker.dependencies if "/" not in name)  # others are the user's own folders
+    seeds = seeds if ranker.has_seeds else 1
+    return PlannedRanker(title, model, settings, folder, seeds, changes or {}, dependencies)
+
+
+def build_ranker(model: str, options: Options, changes: Mapping[str, Any]) -> tuple[Ranker, dict[str, Any]]:
+    """Return an untrained ranker and the settings that it was built with."""
+    section = ranker_settings(model, options.data, options.profile).model
+    settings = {**section.get("init_args", {}), **changes}
+    try:
+        return import_class(section["class_path"], f"--model {model}")(**settings), settings
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{model}: {error}") from error
+
+
+def plan_steps(rankers: Sequence[PlannedRanker], options: Options) -> dict[str, list[Step]]:
+    """Return the steps of each ranker by its title: the training of each seed, then the measurement."""
+    durations = yaml.safe_load(DURATIONS.read_text(encoding="utf-8")).get(Path(options.data).stem, {})
+    trained_by = {ranker.model: ranker.title for ranker in rankers if ranker.folder == options.folder}
+    steps: dict[str, list[Step]] = {}
+    for ranker in rankers:
+        titles = [trained_by[name] for name in ranker.dependencies if name in trained_by]
+        before = [step for title in titles for step in steps[title][:-1]]
+        outdated = any(step.state != DONE for step in before)
+        states = {run: TO_DO if outdated else ranker.state(run) for run in ranker.runs}
+        # of an earlier run, of another ranker of this kind, or as measured for this project
+        seconds = durations[ranker.model] = {
+            kind: _first_seconds(paths) or durations.get(ranker.model, {}).get(kind)
+            for kind, paths in (
+                ("train", [run.development for run in states]),
+                ("evaluate", [run.evaluation for run in states]),
+            )
+        }
+        waits_for = tuple(step.title for step in before)
+        trainings = [
+            Step(f"{ranker.title}, seed {run.seed}", _training(ranker, run.seed, options), state,
+                 seconds["train"], waits_for, ranker.prepare)
+            for run, state in states.items() if not ranker.measure_only
+        ]  # fmt: skip
+        to_measure = sum(state != DONE or not run.evaluation.is_file() for run, state in states.items())
+        measurement = Step(
+            f"measure {ranker.title}", _measurement(ranker, options), TO_DO if to_measure else DONE,
+            seconds["evaluate"] and seconds["evaluate"] * to_measure,
+            tuple(step.title for step in trainings) or waits_for, ranker.prepare,
+        )  # fmt: skip
+        steps[ranker.title] = [*trainings, measurement]
+    return steps
+
+
+def _first_seconds(paths: Sequence[Path]) -> float | None:
+    """Return what the first readable development.json or evaluation.json says that it took."""
+    for path in paths:
+        with suppress(UserError, KeyError, TypeError, ValueError):  # missing, older or damaged
+            return float(read_json(path)["seconds"])
+    return None
+
+
+def _training(ranker: PlannedRanker, seed: int, options: Options) -> list[str]:
+    changes = {key: value if isinstance(value, str) else json.dumps(value) for key, value in ranker.changes.items()}
+    return [
+        "train.py", "--model", ranker.model, *options.shared, "--output_dir", str(ranker.folder.parent),
+        "--seed", str(seed), "--skip_trained", "true", *(f"--model.{key}={value}" for key, value in changes.items()),
+    ]  # fmt: skip
+
+
+def _measurement(ranker: PlannedRanker, options: Options) -> list[str]:
+    return [
+        "evaluate.py", "--models", ranker.model, *options.shared, "--output_dir", str(ranker.folder.parent),
+        "--skip_measured", "true", "--table", "false",
+    ]  # fmt: skip
+
+
+def print_plan(title: str, steps: Mapping[str, Sequence[Step]], at_once: int) -> None:
+    """Print what is done and to do for each ranker, with the time it will take."""
+    every_step = [step for group in steps.values() for step in group]
+    table = Table("ranker", "training", "measurement", "to do, about", title=f"{title}: {len(every_step)} steps")
+    for ranker, (*trainings, measurement) in steps.items():
+        done = sum(step.state == DONE for step in trainings)
+        trained = f"{done} of {len(trainings)} seeds" if len(trainings) > 1 else "".join(s.state for s in trainings)
+        table.add_row(escape(ranker), trained, measurement.state, time_left([*trainings, measurement]))
+    Console(width=None if Console().is_terminal else 120).print(table)
+    say(f"about {time_left(every_step)} to go; estimates are from earlier runs, or from 2 CPU cores without a GPU")
+    if at_once > 1:
+        say(f"{at_once} steps run at once: speeds in the table will be those of a busy machine")
+
+
+def time_left(steps: Sequence[Step]) -> str:
+    """Return the expected duration of the steps that are not done: a sum, also where some of them run at once."""
+    seconds = [step.seconds for step in steps if step.state != DONE]
+    known, unknown = [number for number in seconds if number is not None], seconds.count(None)
+    parts = [duration(sum(known))] if known or not unknown else []
+    parts += [f"{unknown} step{'s' if unknown > 1 else ''} of unknown length"] if unknown else []
+    return " and ".join(parts)
