@@ -12,7 +12,7 @@ from pathlib import Path
 import lightning as L
 
 from evaluation.evaluated_set import metric_name
-from evaluation.measurements import combine_seeds, per_query_path, ranking_name, read_measurements, write_measurements
+from evaluation.measurements import over_seeds, ranking_name, read_measurements, write_measurements
 from lexical.ranking.trec_run import write_run
 from lightning_modules.ranker import Ranker
 
@@ -54,13 +54,14 @@ class SeedAverages(L.Callback):
         assert isinstance(pl_module, Ranker)
         ranker = self.folder.parent
         for name, evaluated in pl_module.evaluated.items() if trainer.is_global_zero else ():
-            seeds = {self.folder.name: evaluated.measurements}
-            for other in sorted(ranker.glob("seed-*")):
-                if other != self.folder and per_query_path(other, name, alone=False).is_file():
-                    variants = [read_measurements(other, name, alone) for alone in evaluated.variants]
-                    seeds[other.name] = [measurement for variant in variants for measurement in variant]
-            averages = combine_seeds(ranker.name, seeds)
+            others = [path.parent.parent for path in sorted(ranker.glob(f"seed-*/per_query/{name}.tsv"))]
+            others = [other for other in others if other != self.folder]
+            files = [read_measurements(other, name, alone) for other in others for alone in evaluated.variants]
+            averages = []
+            for measurement in evaluated.measurements:
+                same = [other for file in files for other in file if other.key == measurement.key]
+                averages.append(over_seeds(ranker.name, [measurement, *same]))
             write_measurements(ranker, averages)
             means = {f"{metric_name(average)}_over_seeds": average.mean for average in averages}
             for logger in trainer.loggers:
-                logger.log_metrics({**means, f"{name}/seeds": float(len(seeds))})
+                logger.log_metrics({**means, f"{name}/seeds": len(others) + 1.0})

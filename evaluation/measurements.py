@@ -9,7 +9,7 @@ written once, and read again when other rows are measured later:
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,6 @@ import numpy as np
 
 from lexical.errors import UserError
 from lexical.small_files import write_text
-from lexical.terminal import say
 
 
 class Measurement(NamedTuple):
@@ -96,26 +95,12 @@ def read_measurements(folder: Path, query_set: str, alone: bool) -> list[Measure
     ]
 
 
-def combine_seeds(ranker: str, seeds: Mapping[str, Sequence[Measurement]]) -> list[Measurement]:
-    """Join the measurements of several seeds, by the seed's name; what one of them does not have is left out.
-
-    Every seed must have measured the same queries.
-    """
-    by_key = [{measurement.key: measurement for measurement in measurements} for measurements in seeds.values()]
-    everywhere = [key for key in by_key[0] if all(key in of_seed for of_seed in by_key)]
-    if missing := {f"{key[0]} {key[2]}": None for of_seed in by_key for key in of_seed if key not in everywhere}:
-        say(f"{ranker}: not all seeds have {', '.join(missing)}; it is left out")
-    combined = []
-    for key in everywhere:
-        first = by_key[0][key]
-        rows = []
-        for name, of_seed in zip(seeds, by_key, strict=True):
-            values = of_seed[key].per_query
-            if different := values.keys() ^ set(first.queries):
-                raise UserError(
-                    f"{ranker}: {name} and {next(iter(seeds))} differ in the query {min(different)} of {key[0]}: "
-                    "evaluate it again"
-                )
-            rows.append([values[query] for query in first.queries])
-        combined.append(first._replace(values=np.array(rows)))
-    return combined
+def over_seeds(ranker: str, seeds: Sequence[Measurement]) -> Measurement:
+    """Join the measurements of several seeds, each of the same queries."""
+    queries = seeds[0].queries
+    per_query = [measurement.per_query for measurement in seeds]
+    for values in per_query:
+        if different := values.keys() ^ set(queries):
+            query = f"the query {min(different)} of {seeds[0].query_set}"
+            raise UserError(f"{ranker}: not all seeds have measured {query}: evaluate this ranker again")
+    return seeds[0]._replace(values=np.array([[values[query] for query in queries] for values in per_query]))

@@ -17,9 +17,7 @@ import yaml
 
 from evaluation.measurements import Measurement
 from evaluation.measures import is_recall
-from evaluation.significance import Verdict
-
-TOLERANCE = 1e-6  # smaller differences are rounding: means over seeds, and older per-query files with six digits
+from evaluation.significance import ROUNDING, Verdict
 
 
 class Result(NamedTuple):
@@ -38,10 +36,12 @@ class Result(NamedTuple):
     threads: int
     significance: list[dict[str, Any]]  # `Verdict`
     seed_values: Sequence[float] = ()  # of each seed; their mean is `value`
-    measurement: Measurement | None = None  # what it is computed from; not in results.json
+    alone: bool = False  # the ranker without BM25, where the row is fused with it; not in results.json
+    measurement: Measurement | None = None  # what the value is computed from; not in results.json
 
     def entry(self) -> dict[str, Any]:
-        return {name: value for name, value in self._asdict().items() if name != "measurement"}
+        """Return the entry of results.json."""
+        return dict(list(self._asdict().items())[:-2])
 
     @property
     def per_query(self) -> dict[str, float]:
@@ -50,13 +50,8 @@ class Result(NamedTuple):
         return self.measurement.per_query
 
     @property
-    def alone(self) -> bool:
-        """Whether this is the ranker without BM25, where the row is fused with it."""
-        return self.measurement is not None and self.measurement.alone
-
-    @property
     def key(self) -> tuple[str, bool, str]:
-        """The key of the measurement."""
+        """The `Measurement.key`."""
         return self.query_set, self.alone, self.measure
 
     @property
@@ -172,7 +167,7 @@ def _header(columns: Sequence[tuple[str, str]], paper: PaperFigures | None) -> l
 
 def _best(values: Sequence[float]) -> float | None:
     """Return the largest value; None where all are equal: then none is best."""
-    return max(values) if max(values) - min(values) > TOLERANCE else None
+    return max(values) if max(values) - min(values) > ROUNDING else None
 
 
 def _cell(result: Result | None, best: float | None) -> Cell:
@@ -180,7 +175,7 @@ def _cell(result: Result | None, best: float | None) -> Cell:
         return Cell("")
     marks = dict.fromkeys(verdict["mark"] for verdict in result.significance if verdict["significant"])
     spread = f"±{result.spread:.4f}" if result.seeds > 1 else ""
-    is_best = best is not None and best - result.value < TOLERANCE
+    is_best = best is not None and best - result.value < ROUNDING
     return Cell(f"{result.value:.4f}", is_best, "".join(marks), spread)
 
 

@@ -21,6 +21,7 @@ from evaluation.measurements import Measurement, read_measurements
 from lexical.errors import UserError, run_script
 
 THRESHOLD = 0.05  # the paper's
+ROUNDING = 5e-7  # smaller differences are none: means over seeds of (nearly) equal values
 
 
 class Hypothesis(NamedTuple):
@@ -80,15 +81,16 @@ def compare(
         count = f"{len(different):,} queries are measured for one of them only"
         raise UserError(f"{names} cannot be compared: {count}; evaluate both again")
     a, b = np.array([(values[query], others[query]) for query in values], np.float64).reshape(-1, 2).T
+    better, worse = int((a - b > ROUNDING).sum()), int((b - a > ROUNDING).sum())
     p_value, effect = 1.0, 0.0
-    if len(a) > 1 and bool((a != b).any()):
+    if len(a) > 1 and better + worse:
         p_value = float(ttest_rel(a, b).pvalue)
         effect = float(np.clip((a - b).mean() / max((a - b).std(ddof=1), 1e-12), -1000, 1000))
     difference, other = float(a.mean()) - float(b.mean()), float(b.mean())
     return Verdict(
         against=hypothesis.against, mark=hypothesis.mark, queries=len(a), difference=difference,
-        relative=difference / other if other else 0.0, effect_size=effect, better=int((a > b).sum()),
-        worse=int((a < b).sum()), p_value=p_value, p_holm=p_value, significant=p_value < threshold,
+        relative=difference / other if other else 0.0, effect_size=effect, better=better, worse=worse,
+        p_value=p_value, p_holm=p_value, significant=p_value < threshold,
     )  # fmt: skip
 
 

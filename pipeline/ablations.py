@@ -30,7 +30,7 @@ from evaluation.ablation_table import (
     markdown,
     read_ablations,
 )
-from evaluation.measurements import Measurement, combine_seeds, per_query_path, read_measurements
+from evaluation.measurements import Measurement, over_seeds, per_query_path, read_measurements
 from lexical.errors import UserError, run_script
 from lexical.model1.table_files import TABLE, read_meta
 from lexical.small_files import read_json, write_json, write_text
@@ -157,8 +157,7 @@ def measured_line(entry: PlannedLine) -> MeasuredLine:
     query_set = saved["results"][0]["query_set"]
 
     def measurement(alone: bool) -> Measurement:
-        seeds = {run.path.name: read_measurements(run.path, query_set, alone) for run in runs}
-        return combine_seeds(entry.line.name, seeds)[0]
+        return over_seeds(entry.line.name, [read_measurements(run.path, query_set, alone)[0] for run in runs])
 
     has_alone = per_query_path(runs[0].path, query_set, alone=True).is_file()
     alone = measurement(alone=True) if has_alone else None

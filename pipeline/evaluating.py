@@ -157,7 +157,7 @@ def _evaluate_ranker(run: RunFolder, name: str, data: RetrievalData, parsed: Nam
                     model=name, fused=fused, query_set=query_set.name, measure=measurement.measure,
                     value=measurement.mean, seeds=1, queries=len(measurement.queries), depth=query_set.depth,
                     ms_per_1k=milliseconds[fused], device=label, threads=threads, significance=[],
-                    measurement=measurement,
+                    alone=measurement.alone, measurement=measurement,
                 )
             )  # fmt: skip
         for alone in evaluated.variants:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datamodules.retrieval_data import RetrievalData
-from evaluation.measurements import Measurement, combine_seeds, read_measurements, write_measurements
+from evaluation.measurements import over_seeds, read_measurements, write_measurements
 from evaluation.results_table import Result
 from evaluation.significance import read_hypotheses, verdicts
 from lexical.errors import UserError
@@ -32,17 +32,13 @@ class SeedResults(NamedTuple):
 
     run: RunFolder
     data: str  # fingerprint
-    results: list[Result]  # each with its measurement; the main measure of a query set comes first
+    results: list[Result]  # the main measure of a query set comes first
     histograms: list[dict[str, Any]]  # of the scores: query_set, alone, and a `ScoreHistogram`
 
     @property
     def rankings(self) -> list[tuple[str, bool]]:
         """(query set, alone) of each ranking that was measured."""
         return list(dict.fromkeys((result.query_set, result.alone) for result in self.results))
-
-    @property
-    def measurements(self) -> list[Measurement]:
-        return [result.measurement for result in self.results if result.measurement is not None]
 
     def write(self, seconds: float) -> None:
         """Write evaluation.json; `seconds` is how long the evaluation took."""
@@ -54,18 +50,15 @@ class SeedResults(NamedTuple):
     def read(cls, run: RunFolder) -> SeedResults:
         saved = read_json(run.evaluation)
         try:
-            entries = [Result(**entry) for entry in saved["results"]]
-            fusion = any(entry.fused for entry in entries)
-            rankings = [(entry.query_set, fusion and not entry.fused) for entry in entries]
+            results = [Result(**entry) for entry in saved["results"]]
+            fusion = any(result.fused for result in results)
+            results = [result._replace(alone=fusion and not result.fused) for result in results]
             measurements = {
                 measurement.key: measurement
-                for ranking in dict.fromkeys(rankings)
+                for ranking in dict.fromkeys(result.key[:2] for result in results)
                 for measurement in read_measurements(run.path, *ranking)
             }
-            results = [
-                entry._replace(measurement=measurements[(*ranking, entry.measure)])
-                for entry, ranking in zip(entries, rankings, strict=True)
-            ]
+            results = [result._replace(measurement=measurements.get(result.key)) for result in results]
             return cls(run, saved["data"], results, saved.get("histograms", []))
         except (TypeError, KeyError) as error:
             raise UserError(f"{run.evaluation} is damaged: evaluate this ranker again") from error
@@ -120,19 +113,24 @@ def _averaged(model: str, folder: Path, seeds: list[SeedResults]) -> MeasuredRow
     settings = [seed.run.load_config() for seed in seeds]
     if any(config.get(section) != settings[0].get(section) for config in settings for section in ("model", "data")):
         say(f"{model}: its seeds were trained with different settings; the table shows the average of all")
-    measurements = combine_seeds(model, {seed.run.path.name: seed.measurements for seed in seeds})
-    write_measurements(folder, measurements)
+    by_key = [{result.key: result for result in seed.results} for seed in seeds]
+    everywhere = [key for key in by_key[0] if all(key in of_seed for of_seed in by_key)]
+    if missing := {f"{key[0]} {key[2]}": None for of_seed in by_key for key in of_seed if key not in everywhere}:
+        say(f"{model}: not all seeds are measured on {', '.join(missing)}: it is not in the table")
     averages = []
-    for measurement in measurements:
-        same = [result for seed in seeds for result in seed.results if result.key == measurement.key]
+    for key in everywhere:
+        same = [of_seed[key] for of_seed in by_key]
         device, threads = same[0].device, same[0].threads
         times = [result.ms_per_1k for result in same if (result.device, result.threads) == (device, threads)]
+        values = [result.value for result in same]
+        measured = [result.measurement for result in same if result.measurement is not None]
         averages.append(
             same[0]._replace(
-                value=measurement.mean, seeds=len(same), ms_per_1k=float(np.median(times)),
-                seed_values=measurement.seed_means, measurement=measurement,
+                value=float(np.mean(values)), seeds=len(same), ms_per_1k=float(np.median(times)), seed_values=values,
+                measurement=over_seeds(model, measured) if len(measured) == len(same) else None,
             )
         )  # fmt: skip
+    write_measurements(folder, [result.measurement for result in averages if result.measurement])
     return MeasuredRow(model, seeds, averages)
 
 
