@@ -133,4 +133,4 @@ def to_device(inputs: EncoderInputs, device: torch.device) -> Any:
         return None if array is None else torch.from_numpy(array).to(device, non_blocking=True)
 
     groups = tuple(Group._make(map(moved, group)) for group in inputs.groups)
-    return EncoderInputs._make([groups, *map(moved, inputs[1:])])  # type: ignore[arg-type]
+    return EncoderInputs._make([groups, *map(moved, inputs[1:])])

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from lexical.batches import NOT_HIDDEN, SentenceBatch
 from lexical.encoders import encoder_folder, fetched
-from lexical.errors import UserError, require
+from lexical.errors import UserError
 from lightning_modules.bert.chunk_encoder import ATTENTION, FLAG
 from lightning_modules.neural_ranker import rate_factor, seed_batch
 
@@ -27,7 +27,7 @@ NEW_HEADS = 10.0
 
 
 class PretrainingSettings(NamedTuple):
-    """Length and rate of the pretraining; any change gives another encoder."""
+    """Everything that decides the pretrained encoder, beside the texts."""
 
     sequences: int | None = None  # as many as the collection fills when None
     learning_rate: float = 3e-5
@@ -37,20 +37,6 @@ class PretrainingSettings(NamedTuple):
     weight_decay: float = 0.01
     seed: int = 1
 
-    def check(self) -> PretrainingSettings:
-        sequences, rate = self.sequences, self.learning_rate
-        require(sequences is None or sequences >= 1, "--model.pretrain_sequences", sequences, "1 or more")
-        require(rate > 0, "--model.pretrain_rate", rate, "more than 0")
-        return self
-
-
-class Losses(NamedTuple):
-    """Of one batch."""
-
-    masked: Tensor  # () mean cross entropy of the hidden pieces
-    next_sentence: Tensor  # () mean cross entropy
-    accuracy: Tensor  # () share of the sequences whose next-sentence label is predicted
-
 
 class TargetPretraining(L.LightningModule):
     """An encoder with the two heads of its pretraining.
@@ -58,33 +44,28 @@ class TargetPretraining(L.LightningModule):
     Args:
         network: a `BertForPreTraining`.
         settings: rate, warm-up, seed.
-        frozen: train the heads only; what the pretraining of the encoder is compared with.
         new: names of the weights of `network` that start at random.
     """
 
     network: Any
 
-    def __init__(
-        self, network: nn.Module, settings: PretrainingSettings, frozen: bool = False, new: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, network: nn.Module, settings: PretrainingSettings, new: frozenset[str] = frozenset()) -> None:
         super().__init__()
         self.network, self.settings, self.new = network, settings, new
-        if frozen:
-            self.network.bert.requires_grad_(False)
-            self.network.bert.pooler.requires_grad_(True)  # part of the next-sentence head
 
-    def losses(self, batch: Any) -> Losses:
+    def forward(self, batch: Any) -> dict[str, Tensor]:
+        """Return both mean cross entropies, and the share of next-sentence labels that are predicted correctly."""
         output = self.network.bert(
             input_ids=batch.tokens, attention_mask=batch.mask, token_type_ids=batch.types, return_dict=True
         )
         hidden = batch.labels != NOT_HIDDEN
         logits = self.network.cls.predictions(output.last_hidden_state[hidden])  # (hidden pieces, vocabulary)
         follows = self.network.cls.seq_relationship(output.pooler_output).float()
-        return Losses(
-            F.cross_entropy(logits.float(), batch.labels[hidden]),
-            F.cross_entropy(follows, batch.follows),
-            (follows.argmax(dim=1) == batch.follows).float().mean(),
-        )
+        return {
+            "masked_loss": F.cross_entropy(logits.float(), batch.labels[hidden]),
+            "next_sentence_loss": F.cross_entropy(follows, batch.follows),
+            "next_sentence_accuracy": (follows.argmax(dim=1) == batch.follows).float().mean(),
+        }
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:  # noqa: ARG002
         return SentenceBatch._make(torch.from_numpy(array).to(device, non_blocking=True) for array in batch)
@@ -93,27 +74,25 @@ class TargetPretraining(L.LightningModule):
         seed_batch(self.settings.seed, self.current_epoch, batch_idx, self.global_rank)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ARG002
-        losses = self.losses(batch)
-        loss = losses.masked + losses.next_sentence
-        values = {"loss": loss, "masked_loss": losses.masked, "next_sentence_loss": losses.next_sentence}
+        values = self(batch)
+        loss: Tensor = values["masked_loss"] + values["next_sentence_loss"]
         self.log_dict({f"pretrain/{name}": value.detach() for name, value in values.items()}, on_step=True)
+        self.log("pretrain/loss", loss.detach(), on_step=True)
         self.log("pretrain/learning_rate", self.optimizers().param_groups[0]["lr"])  # type: ignore[union-attr]
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         """Measure all held-out sequences in every process: they are few, and none is counted twice."""
-        losses = self.losses(batch)
-        values = {"held_out_masked_loss": losses.masked, "held_out_next_sentence_accuracy": losses.accuracy}
-        self.log_dict({f"pretrain/{name}": value for name, value in values.items()}, batch_size=len(batch.tokens))
+        values = {f"pretrain/held_out_{name}": value for name, value in self(batch).items()}
+        self.log_dict(values, batch_size=len(batch.tokens))
 
     def configure_optimizers(self) -> Any:
         settings = self.settings
-        weights = [(name, weight) for name, weight in self.network.named_parameters() if weight.requires_grad]
-        known = [weight for name, weight in weights if name not in self.new]
-        new = [weight for name, weight in weights if name in self.new]
-        groups = [{"params": known, "lr": settings.learning_rate}]
-        if new:
-            groups.append({"params": new, "lr": NEW_HEADS * settings.learning_rate})
+        weights = {name: weight for name, weight in self.network.named_parameters() if weight.requires_grad}
+        known = [weights[name] for name in weights if name not in self.new]
+        new = [weights[name] for name in weights if name in self.new]
+        rates = ((known, settings.learning_rate), (new, NEW_HEADS * settings.learning_rate))
+        groups = [{"params": group, "lr": rate} for group, rate in rates if group]
         optimizer = torch.optim.AdamW(groups, weight_decay=settings.weight_decay)
         total = int(self.trainer.estimated_stepping_batches)
         rate = LambdaLR(optimizer, lambda step: rate_factor(step, total, total, settings.warmup, 1.0))

@@ -162,6 +162,9 @@ class BertRanker(NeuralRanker):
         require(len(hidden) == 2 and min(hidden) >= 1, "--model.hidden", hidden, "two widths, such as [128, 64]")
         require(0 <= dropout < 1, "--model.dropout", dropout, "from 0 to less than 1")
         require(start is None or 0 < start < ALIKE, "--model.start", start, f"between 0 and {ALIKE}")
+        sequences = pretrain_sequences
+        require(sequences is None or sequences >= 1, "--model.pretrain_sequences", sequences, "1 or more")
+        require(pretrain_rate > 0, "--model.pretrain_rate", pretrain_rate, "more than 0")
         require(frozen_layers >= 0, "--model.frozen_layers", frozen_layers, "0 or more")
         share = encoder_dropout or 0.0
         require(0 <= share < 1, "--model.encoder_dropout", encoder_dropout, "from 0 to less than 1")
@@ -173,7 +176,7 @@ class BertRanker(NeuralRanker):
         self.train_limits = self.limits if train_window is None else self.limits.window(train_window)
         self.head_name, self.explains, self.backbone = head, head == "model1", backbone
         self.projection, self.hidden, self.dropout, self.start = projection, (hidden[0], hidden[1]), dropout, start
-        self.pretraining = PretrainingSettings(pretrain_sequences, pretrain_rate).check() if pretrain else None
+        self.pretraining = PretrainingSettings(pretrain_sequences, pretrain_rate) if pretrain else None
         self.frozen_layers, self.encoder_dropout = frozen_layers, encoder_dropout
         self.gradient_checkpointing = gradient_checkpointing
         self.sampled, self.train_queries = sampled, train_queries

@@ -36,7 +36,7 @@ class Encoded(NamedTuple):
             )  # fmt: skip
 
     def cosines(self) -> Tensor:
-        """Return (pairs, layers, q_len, d_len) float32 cos(q, d) = (q / |q|) . d / |d|; 0 where either is masked or zero.
+        """Return (pairs, layers, q_len, d_len) float32 (q / |q|) . d / |d|; 0 where either piece is masked or zero.
 
         The document vectors are many and wide, so they are not copied: the product is divided by |d| instead.
         """
