@@ -155,7 +155,7 @@ def test_with_a_strong_second_ranker_the_run_is_the_plain_recomputation_too(trai
 
 def test_the_second_ranker_scores_as_it_was_trained_unless_another_precision_is_given(trained: Trained) -> None:
     ranker = loaded(trained)
-    assert ranker.reranker.precision == BertRanker().default_precision(gpu=False)
+    assert ranker.reranker.precision == ranker.reranker.default_precision(gpu=False)
     ranker.use_precision("32-true")
     assert ranker.reranker.precision == "32-true"
 
