@@ -8,29 +8,32 @@ SEEDS  ?= 5
 SLOW_SEEDS ?= 1
 AT_ONCE ?= 1
 BROWSERS := chromium chromium-browser google-chrome
-DEMO   := bm25_lemm,bm25_lemm_word,bm25_lemm_bwps,model1_embed,model1_word,model1_bwps,nn_model1,nn_model1_cosine
+PYTEST := OMP_NUM_THREADS=1 WANDB_MODE=offline $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo paper ablations test test-all lint install install-dev browser clean-outputs
+.PHONY: help demo paper ablations test test-all coverage lint install install-dev browser clean-outputs
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 demo: install  ## set up, train and evaluate all context-free rows on the embedded data, print the results table
-	@$(BIN)/python train.py --models $(DEMO) --data $(DATA)
+	@$(BIN)/python train.py --models $$($(BIN)/python -m lightning_modules.registry) --data $(DATA)
 	@$(BIN)/python evaluate.py --data $(DATA)
 
-paper: install  ## every row of the paper on DATA, SEEDS seeds (BERT rows: SLOW_SEEDS), AT_ONCE at a time; interrupted, it goes on
+paper: install  ## every row of the paper on DATA, SEEDS seeds (BERT rows: SLOW_SEEDS), AT_ONCE steps at a time; resumes where it was interrupted
 	@$(BIN)/python train.py --model all --seeds $(SEEDS) --slow_seeds $(SLOW_SEEDS) --at_once $(AT_ONCE) --data $(DATA) --output_dir $(OUTPUT_DIR)
 
 ablations: install  ## what each design decision of the paper is worth on DATA: configs/ablations.yaml, line by line
 	@$(BIN)/python -m pipeline.ablations --at_once $(AT_ONCE) --data $(DATA) --output_dir $(OUTPUT_DIR)
 
 test: install-dev browser lint  ## set up, lint, type check, all tests but the slow ones
-	@OMP_NUM_THREADS=1 WANDB_MODE=offline $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
+	@$(PYTEST) -m "not slow"
 
-test-all: install-dev browser lint  ## as test, with the slow ones
-	@OMP_NUM_THREADS=1 WANDB_MODE=offline $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+test-all: install-dev browser lint  ## the same with the slow tests
+	@$(PYTEST)
+
+coverage: install-dev browser  ## lines of the source that the tests run, those in subprocesses included
+	@$(PYTEST) -m "not slow" --cov --cov-report=term:skip-covered
 
 lint: install-dev  ## ruff and mypy
 	@$(BIN)/ruff check .
