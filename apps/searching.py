@@ -16,14 +16,15 @@ import numpy as np
 from apps.explanation import Explanation, Feature
 from datamodules.candidates.samples import SAMPLES, TEST_CPU
 from datamodules.retrieval_data import RetrievalData
+from datamodules.text.analysis import Analyser, analyser_of
 from datamodules.text.fields import QueryTokeniser
-from datamodules.text.token_spans import SpanFinder
 from lexical.batches import RankingBatch
 from lexical.errors import UserError
 from lexical.evidence import TokenSpan
 from lexical.index.ragged import Ragged, ragged
 from lexical.index.retrieval import RetrievalIndex
 from lexical.ranking.order import ranking_order
+from lexical.terminal import say
 from lightning_modules.bm25 import BM25
 from lightning_modules.ranker import FIRST_STAGE, Ranker
 
@@ -59,6 +60,9 @@ class Searcher:
 
     @cached_property
     def index(self) -> RetrievalIndex:
+        settings = self.prepared.settings
+        if settings.candidates is not None or settings.first_stage != "bm25":
+            say("documents are retrieved by BM25 here, not by the first stage that this data was prepared with")
         return RetrievalIndex.load(self.prepared.index_folder(self.prepared.first_stage_parameters))
 
     @cached_property
@@ -73,10 +77,8 @@ class Searcher:
     def query(self, text: str, *fields: str) -> Query:
         """Tokenise a text for the first stage and for further fields."""
         text = re.sub("[\ud800-\udfff]", "\ufffd", text)  # lone surrogates cannot be encoded
-        return Query(text, {field: self._tokens(text, field) for field in {self.first_field, *fields}})
-
-    def _tokens(self, text: str, field: str) -> np.ndarray:
-        return self._tokeniser(field).tokenise([text])[field].row(0)
+        fields = (self.first_field, *fields)
+        return Query(text, {field: self._tokeniser(field).tokenise([text])[field].row(0) for field in fields})
 
     @cache  # noqa: B019 - a searcher lives as long as the program
     def _tokeniser(self, field: str) -> QueryTokeniser:
@@ -154,8 +156,8 @@ class Searcher:
     @lru_cache(maxsize=256)  # noqa: B019 - the same documents come again
     def spans(self, text: str, field: str) -> list[TokenSpan]:
         """Return the tokens of a text with their characters."""
-        return self._span_finder(field).spans(text)
+        return self._analyser(field).spans(text, field)
 
     @cache  # noqa: B019
-    def _span_finder(self, field: str) -> SpanFinder:
-        return SpanFinder(field, self.prepared.settings.analysis)
+    def _analyser(self, field: str) -> Analyser:
+        return analyser_of(field, self.prepared.settings.analysis)

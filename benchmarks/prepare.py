@@ -37,10 +37,10 @@ QUERIES = {"train": 2_000, "dev": 1_000, "test": 1_000}
 
 
 def generate(folder: Path, passages: int, seed: int = 7) -> None:
-    """An MS MARCO-style folder, 40-70 words a passage.
+    """Write a folder in the MS MARCO layout, 40-70 words a passage.
 
-    85% of the words are 5,000 common ones (frequency 1 / rank), the rest has a heavy tail in which new words turn up
-    for ever: the vocabulary grows as that of English text does, roughly with the power 0.7 of the number of words.
+    85% of the words are 5,000 common ones (frequency 1 / rank), the rest has a heavy tail that keeps giving new words:
+    the vocabulary grows like that of English text, roughly with the power 0.7 of the number of words.
     """
     folder.mkdir(parents=True)
     rng = np.random.default_rng(seed)
@@ -49,10 +49,10 @@ def generate(folder: Path, passages: int, seed: int = 7) -> None:
     )
 
     def spell(numbers: np.ndarray) -> list[str]:
-        """A number's hexadecimal digits as syllables: at least two, so that no word is a stop word."""
+        """Spell the hexadecimal digits of a number as syllables: at least two, so that no word is a stop word."""
         lengths = [max(8, int(n).bit_length()) for n in numbers]
         digits = ([(int(n) >> s) & 15 for s in range(0, bits, 4)] for n, bits in zip(numbers, lengths, strict=True))
-        return ["".join(syllables[one]) for one in digits]
+        return ["".join(syllables[number]) for number in digits]
 
     common = 1.0 / np.arange(1, COMMON_WORDS + 1)
     common /= common.sum()
@@ -87,14 +87,10 @@ def generate(folder: Path, passages: int, seed: int = 7) -> None:
 
 
 def preparation(folder: Path, cache: Path, workers: int):  # type: ignore[no-untyped-def]
-    from datamodules.preparation import Preparation
-    from datamodules.text.prepared_fields import PreparationSettings
-    from datamodules.text.query_sets import SplitSizes
-    from datamodules.text.sources import folder_source
-    from datamodules.text.text_folder import FileTexts
+    from datamodules.preparation import Preparation, PreparationSettings
+    from datamodules.text.sources import folder_texts
 
-    texts = FileTexts(folder_source(folder), "collection.tsv", SplitSizes())
-    return Preparation("generated", texts, PreparationSettings(workers=workers), cache)
+    return Preparation("generated", folder_texts(folder), PreparationSettings(workers=workers), cache)
 
 
 def stage_texts(folder: Path, cache: Path, workers: int) -> None:
@@ -116,7 +112,7 @@ def stage_index(folder: Path, cache: Path, workers: int) -> None:
 
 
 def stage_candidates(folder: Path, cache: Path, workers: int) -> None:
-    """Development candidates by the index; reading it (memory-mapped) counts as the index."""
+    """Retrieve development candidates; reading the memory-mapped index counts as memory of the index."""
     preparation(folder, cache, workers).tuning_task()
 
 
@@ -127,11 +123,11 @@ STAGES: dict[str, Callable[[Path, Path, int], None]] = {
     "index": stage_index,
     "candidates": stage_candidates,
 }
-OF_THE_INDEX = {"index", "candidates"}
+INDEX_STAGES = {"index", "candidates"}
 
 
 def measured(stage: str, folder: Path, cache: Path, workers: int) -> tuple[float, float]:
-    """(seconds, peak MiB of the process and its children) of one stage in a fresh process."""
+    """Return (seconds, peak MiB of the process and its children) of a stage in a fresh process."""
     process = multiprocessing.get_context("spawn").Process(target=STAGES[stage], args=(folder, cache, workers))
     peak = 0
     done = threading.Event()
@@ -154,7 +150,7 @@ def measured(stage: str, folder: Path, cache: Path, workers: int) -> tuple[float
 
 
 def tree_memory(pid: int) -> int:
-    """Resident bytes of a process and all its descendants; shared pages are counted once (PSS)."""
+    """Return the resident bytes of a process and its descendants; shared pages are counted once (PSS)."""
     total = 0
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
@@ -164,7 +160,7 @@ def tree_memory(pid: int) -> int:
             for child in (task / "children").read_text().split():
                 total += tree_memory(int(child))
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        pass  # it ended while we looked
+        pass  # it ended meanwhile
     return total
 
 
@@ -178,13 +174,13 @@ def main() -> int:
     work = options.folder or Path(tempfile.mkdtemp(prefix="prepare-"))
     results: dict[int, dict[str, tuple[float, float]]] = {}
     try:
-        for size in (WARM, WARM, *sizes):  # twice small: numba compiles once a machine, not once a collection
-            place = work / str(size)
-            if not (place / "data").exists():
-                generate(place / "data", size)
-            shutil.rmtree(place / "cache", ignore_errors=True)
+        for size in (WARM, WARM, *sizes):  # twice small: numba compiles once per machine, not once per collection
+            folder = work / str(size)
+            if not (folder / "data").exists():
+                generate(folder / "data", size)
+            shutil.rmtree(folder / "cache", ignore_errors=True)
             results[size] = {
-                stage: measured(stage, place / "data", place / "cache", options.workers) for stage in STAGES
+                stage: measured(stage, folder / "data", folder / "cache", options.workers) for stage in STAGES
             }
         for size, stages in results.items():
             for stage, (seconds, peak) in stages.items():
@@ -195,15 +191,15 @@ def main() -> int:
     total = {size: sum(seconds for seconds, _ in stages.values()) for size, stages in results.items()}
     whole = [1e6 * total[size] / size for size in sizes]
     net = [1e6 * (total[size] - total[WARM]) / (size - WARM) for size in sizes]
-    others = [max(peak for stage, (_, peak) in results[size].items() if stage not in OF_THE_INDEX) for size in sizes]
-    index = [max(peak for stage, (_, peak) in results[size].items() if stage in OF_THE_INDEX) for size in sizes]
-    held = [
+    others = [max(peak for stage, (_, peak) in results[size].items() if stage not in INDEX_STAGES) for size in sizes]
+    index = [max(peak for stage, (_, peak) in results[size].items() if stage in INDEX_STAGES) for size in sizes]
+    within_bounds = [
         compare("time per passage, whole, us", whole, TIME_BOUND),
         compare("time per passage without start-up, us", net, TIME_BOUND),
         compare("peak memory without the index, MiB", others, MEMORY_BOUND),
         compare("peak memory of the index stages, MiB", index, None),
     ]
-    return 0 if all(held) else 1
+    return 0 if all(within_bounds) else 1
 
 
 def compare(what: str, values: list[float], bound: float | None) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_HOMES = {"Folder": "collections", "MSMarco": "collections", "PyDocs": "collections", "RetrievalData": "retrieval_data"}
-__all__ = list(_HOMES)  # noqa: PLE0605 - resolved by __getattr__
+_MODULES = {"Folder": "data_sets", "MSMarco": "data_sets", "PyDocs": "data_sets", "RetrievalData": "retrieval_data"}
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
     """Import a data module when it is first used: worker processes import this package without Lightning."""
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

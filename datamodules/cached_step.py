@@ -1,9 +1,9 @@
-"""A prepared folder that is complete or not there at all.
+"""A prepared folder that is complete or does not exist.
 
-A step writes into a folder beside its place and is renamed into it when it is done, so a killed preparation leaves
-nothing that a later run would trust. A file lock makes a second process wait for the first instead of doing the work
-twice. A manifest with the size of every file is checked when the step is opened: a truncated or missing file means
-building anew, with a line that says so.
+A step is written into a folder beside its final one and renamed when it is complete, so a killed preparation leaves
+nothing that a later run would trust. A file lock makes a second process wait for the first instead of repeating the
+work. A manifest with the size of every file is checked when the step is opened: if a file is truncated or missing, the
+step is rebuilt, with a line that says so.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ MANIFEST = "manifest.json"
 
 
 def fingerprint(parameters: Any) -> str:
-    """12 hex digits of everything that determines a step's content (JSON-able; key order does not matter)."""
+    """Return 12 hex digits of everything that determines a step's content (JSON-able; key order does not matter)."""
     text = json.dumps(parameters, sort_keys=True, ensure_ascii=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def code_version(modules: Iterable[str]) -> str:
-    """A digest of the source files of `modules`: whoever changes how a step works gets it built anew."""
+    """Return a digest of the source files of `modules`: when the code of a step changes, the step is rebuilt."""
     digest = hashlib.sha256()
     for name in modules:
         spec = importlib.util.find_spec(name)
@@ -42,16 +42,22 @@ def code_version(modules: Iterable[str]) -> str:
     return digest.hexdigest()[:12]
 
 
-def cached_step(folder: Path, build: Callable[[Path], None], what: str, parameters: Any = None) -> Path:
-    """`folder`, built by ``build(temporary_folder)`` unless it is there already. `what` names it to the user."""
-    if _is_sound(folder, what):
+def cached_step(folder: Path, build: Callable[[Path], None], label: str, parameters: Any = None) -> Path:
+    """Return `folder`, built by ``build(temporary_folder)`` if it does not exist or is damaged.
+
+    Args:
+        folder: where the step belongs.
+        build: writes the files of the step into the folder that it is given.
+        label: names the step in messages.
+        parameters: what determined the content, for the manifest.
+    """
+    if _is_intact(folder, label):
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder, what):
-        if _is_sound(folder, what, quiet=True):
+    with _locked(folder, label):
+        if _is_intact(folder, label, quiet=True):
             return folder  # another process built it while this one waited
         building = folder.with_name(f".{folder.name}.building")
-        shutil.rmtree(building, ignore_errors=True)  # left by a killed process: the lock says nobody is at it now
+        shutil.rmtree(building, ignore_errors=True)  # left by a killed process: nobody else holds the lock
         building.mkdir(parents=True)
         started = time.perf_counter()
         try:
@@ -62,24 +68,24 @@ def cached_step(folder: Path, build: Callable[[Path], None], what: str, paramete
             raise
         shutil.rmtree(folder, ignore_errors=True)
         building.rename(folder)
-        say(f"{what}: done in {time.perf_counter() - started:.1f} s")
+        say(f"{label}: done in {time.perf_counter() - started:.1f} s")
     return folder
 
 
-def wait_for(folder: Path, what: str) -> None:
-    """Returns when no other process is building `folder`."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder, what):
+def wait_for(folder: Path, label: str) -> None:
+    """Return when no other process is building `folder`."""
+    with _locked(folder, label):
         pass
 
 
 @contextmanager
-def _locked(folder: Path, what: str) -> Iterator[None]:
+def _locked(folder: Path, label: str) -> Iterator[None]:
+    folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        say(f"{what}: another process is at it, waiting for it")
+        say(f"{label}: waiting for another process that is building it")
         lock.acquire()
     try:
         yield
@@ -93,22 +99,22 @@ def _write_manifest(folder: Path, parameters: Any) -> None:
     (folder / MANIFEST).write_text(text + "\n")
 
 
-def _is_sound(folder: Path, what: str, quiet: bool = False) -> bool:
+def _is_intact(folder: Path, label: str, quiet: bool = False) -> bool:
     if not folder.is_dir():
         return False
     problem = _damage(folder)
     if problem and not quiet:
-        say(f"{what}: the cached {folder} is damaged ({problem}); building it anew")
+        say(f"{label}: the cached {folder} is damaged ({problem}); rebuilding it")
     return problem is None
 
 
 def _damage(folder: Path) -> str | None:
     try:
         files = json.loads((folder / MANIFEST).read_text())["files"]
-        for name, size in files.items():
-            found = (folder / name).stat().st_size
-            if found != size:
-                return f"{name} has {found:,} bytes instead of {size:,}"
+        for name, expected in files.items():
+            size = (folder / name).stat().st_size
+            if size != expected:
+                return f"{name} has {size:,} bytes instead of {expected:,}"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
     except (ValueError, TypeError, KeyError, AttributeError):

@@ -1,4 +1,4 @@
-"""The base of all data modules: prepares a collection for a ranker and makes its batches.
+"""The base of all data modules: prepares a collection for a ranker and computes its batches.
 
 A data module asks the ranker that it serves, `trainer.lightning_module`, what it needs (`DataNeeds`). So the same data
 module trains, validates and tests any ranker, one after the other.
@@ -19,13 +19,12 @@ from datamodules.batches.bitext_blocks import BitextBlocks
 from datamodules.batches.epoch_loader import Batches, EpochLoader
 from datamodules.batches.training_pairs import TrainingPairs
 from datamodules.cached_step import fingerprint
-from datamodules.candidates.dense import DenseSettings
 from datamodules.candidates.samples import DEVELOPMENT_CPU, SAMPLES, TEST_CPU, TRAIN_FUSION_CPU, SampledSet
-from datamodules.preparation import Preparation
+from datamodules.preparation import Preparation, PreparationSettings
 from datamodules.text.analysis import LOOKUP, WORD_PIECES, AnalysisSettings
-from datamodules.text.expansion import ExpandedTexts, existing_file
-from datamodules.text.prepared_fields import PreparationSettings, PreparedFields, TextSource
+from datamodules.text.expansion import ExpandedTexts
 from datamodules.text.query_sets import DEVELOPMENT, SPLIT_SEED, TEST, TRAIN_FUSION, TRAIN_MODELING, QuerySet
+from datamodules.text.sources import TextSource, existing_path
 from lexical.batches import (
     DataNeeds,
     DevelopmentBatch,
@@ -94,26 +93,19 @@ class RetrievalData(L.LightningDataModule):
         require(k1 is None or k1 >= 0, "--data.k1", k1, "0 or more")
         require(b is None or 0 <= b <= 1, "--data.b", b, "between 0 and 1")
         require(3 <= dense_pieces <= 512, "--data.dense_pieces", dense_pieces, "from 3 to 512")
+        run = None if candidates is None else Path(candidates).expanduser()
+        if run is not None and not run.exists():
+            raise UserError(f"--data.candidates: there is no file or folder {run}")
+        analysis = AnalysisSettings(spacy_model, tokenizer, max_doc_tokens)
         settings = PreparationSettings(
-            analysis=AnalysisSettings(spacy_model, tokenizer, max_doc_tokens),
-            k1=k1,
-            b=b,
-            depth=depth,
-            candidates=None if candidates is None else Path(candidates).expanduser(),
-            first_stage=first_stage,
-            dense=DenseSettings(dense_encoder, dense_pieces),
-            workers=workers,
-        )
-        self.name: str = name
-        if settings.candidates is not None and not settings.candidates.exists():
-            raise UserError(f"--data.candidates: there is no file or folder {settings.candidates}")
-        cache_folder = Path(cache_dir).expanduser()
-        self.unexpanded = PreparedFields(name, texts, settings, cache_folder)
+            analysis=analysis, k1=k1, b=b, depth=depth, candidates=run, first_stage=first_stage,
+            dense_encoder=dense_encoder, dense_pieces=dense_pieces, workers=workers,
+        )  # fmt: skip
+        self.name, cache_folder = name, Path(cache_dir).expanduser()
+        self.unexpanded = self.prepared = Preparation(name, texts, settings, cache_folder)
         if expansion is not None:
-            texts = ExpandedTexts(self.unexpanded, existing_file("--data.expansion", expansion))
-        self.prepared = Preparation(name, texts, settings, cache_folder)
-        if expansion is None:
-            self.unexpanded = self.prepared
+            expanded = ExpandedTexts(self.unexpanded, existing_path("--data.expansion", expansion, "file"))
+            self.prepared = Preparation(name, expanded, settings, cache_folder)
 
     # --- Lightning's hooks
 
@@ -136,7 +128,7 @@ class RetrievalData(L.LightningDataModule):
             self.prepared.candidates(query_set)
         if needs and needs.pairs:
             self.prepared.negatives(needs.pairs.negatives_from)
-        self.prepared.forget_encoder()
+        self.prepared.free_encoder()
 
     def train_dataloader(self) -> Any:
         needs = self.needs
@@ -146,30 +138,30 @@ class RetrievalData(L.LightningDataModule):
         if needs.train == "development":
             return Batches(self.development_batches(fields, needs.depth))
         if needs.train == "fusion":
-            names = [TRAIN_FUSION, *([TRAIN_FUSION_CPU] if needs.sampled else [])]
-            return Batches([self._fusion_batch(name, needs) for name in names])
+            query_sets = [TRAIN_FUSION, *([TRAIN_FUSION_CPU] if needs.sampled else [])]
+            return Batches([self._fusion_batch(query_set, needs) for query_set in query_sets])
         if needs.train == "pairs":
             return self._pair_loader(needs)
         blocks = [BitextBlocks(self.prepared, field, needs.bitext, self._process) for field in fields]
         return Batches(ConcatDataset(blocks))
 
     def val_dataloader(self) -> Any:
-        """Development queries: a sample, divided among the processes, or all of them."""
+        """Return a loader of development queries: a sample, divided among the processes, or all of them."""
         needs = self.needs
         if needs.validation is not None:
             return Batches([self.validation_batch(needs, self._process)])
-        # made when validation starts: EM chooses the field that it scores when its training ends
+        # computed when validation starts: EM chooses the field that it scores when its training ends
         return Batches(lambda: self.evaluation_batches(DEVELOPMENT, self.needs))
 
     def test_dataloader(self) -> Any:
-        """A loader for each query set that is evaluated."""
+        """Return a loader for each query set that is evaluated."""
         needs = self.needs
         return [Batches(self.evaluation_batches(name, needs)) for name in self.evaluation_sets(needs.sampled)]
 
     def predict_dataloader(self) -> Any:
         return self.test_dataloader()
 
-    # --- what rankers ask for
+    # --- what rankers use (`RankerData`)
 
     def vocabulary(self, field: str) -> list[str]:
         """Return the tokens of a field; token i is line i."""
@@ -178,6 +170,17 @@ class RetrievalData(L.LightningDataModule):
     def tokens_in_collection(self, field: str) -> np.ndarray:
         """Return (vocabulary,) bool: the tokens that occur in the collection."""
         return np.asarray(self.prepared.field(field).forward.document_frequency > 0)
+
+    def sequences(self, field: str) -> Ragged:
+        """Return the documents as an encoder reads them: word pieces without the expansion, which is for the index."""
+        return self._unexpanded_pieces(field).field(field).sequences
+
+    def sequences_folder(self, field: str) -> Path:
+        """Return the prepared folder of `sequences`."""
+        return self._unexpanded_pieces(field).field_folder(field)
+
+    def _unexpanded_pieces(self, field: str) -> Preparation:
+        return self.unexpanded if field == WORD_PIECES else self.prepared
 
     def development_batches(self, fields: Sequence[str], depth: int) -> list[DevelopmentBatch]:
         """Return all development queries with the candidates that will be re-ranked, once per field."""
@@ -188,18 +191,19 @@ class RetrievalData(L.LightningDataModule):
         """Return a judged query set, batch by batch; its sample for rankers that are measured on samples."""
         name = SAMPLE_OF.get(query_set, query_set) if needs.sampled else query_set
         task, queries = self.ranked_task(name, needs.depth), self.query_set(name)
-        depth = min(needs.depth, self.depth(name))
-        ids = self.prepared.collection.ids
-        whole = EvaluationSet(name, queries.ids, queries.qrels(), queries.graded, task, ids, depth)
+        evaluation_set = EvaluationSet(
+            name, queries.ids, queries.qrels(), queries.graded, task, self.prepared.collection.ids,
+            min(needs.depth, self.depth(name)),
+        )  # fmt: skip
         rankings: list[Any] = self._ranking_batches(name, needs.fields[0], needs.depth)
         if needs.joint:
             rankings = self._joint_batches(name, needs.fields, needs.depth)
-        first_stage, batches, first = self.first_stage_scores(name, needs.depth), [], 0
-        for number, ranking in enumerate(rankings):
-            end = first + len(ranking.candidates.values)
-            batches.append(EvaluationBatch(whole, ranking, first_stage[first:end], number + 1 == len(rankings)))
-            first = end
-        return batches
+        sizes = [len(ranking.candidates.values) for ranking in rankings]
+        scores = np.split(self.first_stage_scores(name, needs.depth), np.cumsum(sizes)[:-1])
+        return [
+            EvaluationBatch(evaluation_set, ranking, first_stage, number == len(rankings))
+            for number, (ranking, first_stage) in enumerate(zip(rankings, scores, strict=True), start=1)
+        ]
 
     def evaluation_sets(self, sampled: bool = False) -> list[str]:
         """Return test, the further judged sets and the sample of test; with `sampled` that sample alone."""
@@ -214,7 +218,7 @@ class RetrievalData(L.LightningDataModule):
         field = prepared.field_folder(prepared.settings.first_stage_field)
         return fingerprint([prepared.folder.name, field.name, prepared.first_stage_parameters, steps])
 
-    # --- training batches
+    # --- training and validation batches
 
     @property
     def _process(self) -> tuple[int, int]:
@@ -222,12 +226,11 @@ class RetrievalData(L.LightningDataModule):
         return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
 
     def _pair_loader(self, needs: DataNeeds) -> EpochLoader[Any]:
-        options, prepared, field = needs.pairs, self.prepared, needs.fields[0]
+        options, prepared, field, trainer = needs.pairs, self.prepared, needs.fields[0], self.trainer
         assert options is not None
-        depth, trainer = options.negatives_from, self.trainer
-        relevant = self.query_set(TRAIN_MODELING).relevant
+        depth, relevant = options.negatives_from, self.query_set(TRAIN_MODELING).relevant
         if options.retrieved_only:
-            relevant = prepared.relevant_found(depth)
+            relevant = prepared.retrieved_relevant(depth)
         pairs = TrainingPairs(
             prepared.field(field).forward, prepared.query_tokens(TRAIN_MODELING, field), relevant,
             prepared.negatives(depth), options, self._process, self.sequences(field),
@@ -241,7 +244,7 @@ class RetrievalData(L.LightningDataModule):
         return EpochLoader(lambda epoch, number: options.collate(pairs.batch(epoch, number)), len(pairs), position)
 
     def validation_batch(self, needs: DataNeeds, process: tuple[int, int] = (0, 1)) -> ValidationBatch:
-        """Return the sampled development queries of this process: every query belongs to exactly one."""
+        """Return the sampled development queries of this process: every query belongs to exactly one process."""
         assert needs.validation is not None
         field, sample = needs.fields[0], needs.validation
         task = self.ranked_task(DEVELOPMENT, sample.depth)
@@ -255,14 +258,11 @@ class RetrievalData(L.LightningDataModule):
 
     def _development_batch(self, field: str, task: RankedTask) -> DevelopmentBatch:
         prepared, first_field = self.prepared, self.prepared.settings.first_stage_field
-        first_stage = normalised_bm25(
-            prepared.field(first_field).forward,
-            prepared.query_tokens(DEVELOPMENT, first_field),
-            task.candidates,
-            prepared.first_stage_parameters,
+        queries = prepared.query_tokens(DEVELOPMENT, first_field)
+        first_stage = self.score_first_stage(
+            RankingBatch(prepared.field(first_field).forward, queries, task.candidates)
         )
-        queries = prepared.query_tokens(DEVELOPMENT, field)
-        forward = prepared.field(field).forward
+        forward, queries = prepared.field(field).forward, prepared.query_tokens(DEVELOPMENT, field)
         return DevelopmentBatch(field, self.vocabulary(field), forward, queries, task, first_stage)
 
     def _fusion_batch(self, query_set: str, needs: DataNeeds) -> FusionBatch:
@@ -282,30 +282,18 @@ class RetrievalData(L.LightningDataModule):
         return self._sampled(query_set).task(self.prepared.ranked_task(sample.of, min(depth, sample.depth)))
 
     def depth(self, query_set: str) -> int:
-        """Return the most candidates of a query: as configured, or the longest list of an external run."""
+        """Return the largest number of candidates of a query: as configured, or the longest list of an external run."""
         if query_set in SAMPLES:
             return min(SAMPLES[query_set].depth, self.depth(SAMPLES[query_set].of))
-        settings = self.prepared.settings
-        if settings.candidates is None:
-            return settings.depth
+        if self.prepared.settings.candidates is None:
+            return self.prepared.settings.depth
         return int(self.prepared.candidates(query_set).candidates.lengths().max())
-
-    def sequences(self, field: str) -> Ragged:
-        """Return the documents as an encoder reads them: word pieces without the expansion, which is for the index."""
-        return self._fields_read(field).field(field).sequences
-
-    def sequences_folder(self, field: str) -> Path:
-        """Return the prepared folder of `sequences`."""
-        return self._fields_read(field).field_folder(field)
-
-    def _fields_read(self, field: str) -> PreparedFields:
-        return self.unexpanded if field == WORD_PIECES else self.prepared
 
     @cache  # noqa: B019 - lives as long as the program; every fused row needs it
     def first_stage_scores(self, query_set: str, depth: int) -> np.ndarray:
         """Return (pairs,) BM25 of the first-stage field divided by the sum of query idf values."""
-        parts = [self.score_first_stage(batch) for batch in self.first_stage_batches(query_set, depth)]
-        scores = np.concatenate(parts) if parts else np.zeros(0, np.float32)
+        batches = self.first_stage_batches(query_set, depth)
+        scores = np.concatenate([np.zeros(0, np.float32), *map(self.score_first_stage, batches)])
         scores.setflags(write=False)
         return scores
 
@@ -321,21 +309,19 @@ class RetrievalData(L.LightningDataModule):
         forward, sequences = self.prepared.field(field).forward, self.sequences(field)
         batches = []
         for first in range(0, candidates.rows, QUERIES_PER_RANKING_BATCH):
-            rows = (ragged.rows_between(first, first + QUERIES_PER_RANKING_BATCH) for ragged in (tokens, candidates))
+            rows = (part.rows_between(first, first + QUERIES_PER_RANKING_BATCH) for part in (tokens, candidates))
             batches.append(RankingBatch(forward, *rows, sequences))
         return batches
 
     def _joint_batches(self, query_set: str, fields: Sequence[str], depth: int) -> list[JointBatch]:
         id_order = np.asarray(self.prepared.collection.id_order)
         by_field = [self._ranking_batches(query_set, field, depth) for field in fields]
-        return [
-            JointBatch(dict(zip(fields, batches, strict=True)), id_order) for batches in zip(*by_field, strict=True)
-        ]
+        return [JointBatch(dict(zip(fields, rows, strict=True)), id_order) for rows in zip(*by_field, strict=True)]
 
     def _query_tokens(self, query_set: str, field: str) -> Ragged:
         if query_set not in SAMPLES:
             return self.prepared.query_tokens(query_set, field)
-        return self._sampled(query_set).of_whole(self.prepared.query_tokens(SAMPLES[query_set].of, field))
+        return self._sampled(query_set).select(self.prepared.query_tokens(SAMPLES[query_set].of, field))
 
     @cache  # noqa: B019
     def _sampled(self, name: str) -> SampledSet:

@@ -1,6 +1,6 @@
 """Worker processes for preparation: results in order, bounded memory, and no process left behind.
 
-Processes are spawned, not forked: the caller may run threads (torch, tokenizers), and a forked lock never opens.
+Processes are spawned, not forked: the caller may run threads (torch, tokenizers), and a forked lock is never released.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 def cores() -> int:
-    """Cores that this process may use (on a shared server perhaps fewer than there are)."""
+    """Return the cores that this process may use (on a shared server perhaps fewer than the machine has)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -34,10 +34,10 @@ def in_order(
     start: Callable[..., None] | None = None,
     settings: tuple[Any, ...] = (),
 ) -> Iterator[Result]:
-    """``work(job)`` of each job, in the order of the jobs, at most two a worker under way.
+    """Yield ``work(job)`` of each job in the order of the jobs, computing at most two jobs per worker ahead.
 
-    `work` and `start` (called once in each process with `settings`) are module-level functions. With one worker all
-    happens in this process.
+    `work` and `start` (called once in each process with `settings`) are module-level functions. With one worker
+    everything runs in this process.
     """
     if workers <= 1:
         if start is not None:
@@ -46,15 +46,15 @@ def in_order(
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, _start_process, (start, settings)) as pool:
-        waiting: deque[Future[Result]] = deque()
+        pending: deque[Future[Result]] = deque()
         try:
             for job in jobs:
-                with _born_without_interrupts():
-                    waiting.append(pool.submit(work, job))
-                if len(waiting) >= 2 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+                with _ignore_interrupts():
+                    pending.append(pool.submit(work, job))
+                if len(pending) >= 2 * workers:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
         except BrokenProcessPool as error:
             raise UserError("a worker process was killed, perhaps for lack of memory: try --data.workers 1") from error
         finally:
@@ -62,8 +62,8 @@ def in_order(
 
 
 @contextmanager
-def _born_without_interrupts() -> Iterator[None]:
-    """Processes started in here ignore Ctrl-C from birth: it reaches all of them, and is the parent's to answer."""
+def _ignore_interrupts() -> Iterator[None]:
+    """Make processes that are started meanwhile ignore Ctrl-C: it reaches all of them, and the parent handles it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -78,7 +78,7 @@ def _start_process(start: Callable[..., None] | None, settings: tuple[Any, ...])
     parent = multiprocessing.parent_process()
     assert parent is not None
 
-    def end_with_parent() -> None:  # a killed parent closes no queue: its workers would wait for ever
+    def end_with_parent() -> None:  # a killed parent closes no queue: its workers would wait forever
         parent.join()
         os._exit(1)
 

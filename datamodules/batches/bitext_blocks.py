@@ -1,4 +1,4 @@
-"""The bitext of the training queries and their relevant documents, made block by block whenever it is walked."""
+"""The bitext of the training queries and their relevant documents, computed block by block on each pass."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from lexical.model1.bitext import BitextOptions, kept_tokens, make_bitext, query
 
 
 class BitextBlocks(Dataset[BitextBatch]):
-    """Item i is a block of queries; of each block a rank takes every n-th query, so all ranks have equally many.
+    """Item i is a block of queries; rank r of n takes the queries r, r + n, ... of each block, so that all ranks have
+    equally many.
 
-    Nothing is stored: documents are memory-mapped and chunks are cut in less time than they would take to be read.
+    Nothing is stored: documents are memory-mapped, and cutting chunks takes less time than reading them would.
     """
 
-    def __init__(self, prepared: Preparation, field: str, options: BitextOptions, share: tuple[int, int]) -> None:
-        self.prepared, self.field, self.options, self.share = prepared, field, options, share
+    def __init__(self, prepared: Preparation, field: str, options: BitextOptions, process: tuple[int, int]) -> None:
+        self.field, self.options, self.process = field, options, process
+        self.tokens = prepared.field(field)
+        self.queries = prepared.query_tokens(TRAIN_MODELING, field)
         self.relevant = prepared.query_sets[TRAIN_MODELING].relevant
-        self.blocks = query_blocks(self.relevant, prepared.field(field).sequences.offsets)
+        self.blocks = query_blocks(self.relevant, self.tokens.sequences.offsets)
 
     @cached_property
     def _kept(self) -> np.ndarray:
-        return kept_tokens(self.prepared.field(self.field).forward, self.options)
+        return kept_tokens(self.tokens.forward, self.options)
 
     def __len__(self) -> int:
         return len(self.blocks)
 
     def __getitem__(self, number: int) -> BitextBatch:
-        first, last = self.blocks[number]
-        rank, ranks = self.share
-        queries = self.prepared.query_tokens(TRAIN_MODELING, self.field)
-        documents = self.prepared.field(self.field).sequences
-        rows = np.arange(first + rank, last, ranks)
-        bitext = make_bitext(queries, documents, self.relevant, self._kept, rows, self.options)
+        first, end = self.blocks[number]
+        rank, processes = self.process
+        rows = np.arange(first + rank, end, processes)
+        bitext = make_bitext(self.queries, self.tokens.sequences, self.relevant, self._kept, rows, self.options)
         return BitextBatch(self.field, len(self._kept), bitext)

@@ -1,4 +1,4 @@
-"""Loaders of batches: finished ones, and those of an epoch, which a thread makes ahead of time."""
+"""Loaders of batches: of finished ones, and of those of an epoch, which a thread computes ahead of time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 T = TypeVar("T")
 
-AHEAD = 4  # batches that are made before they are needed
+BATCHES_AHEAD = 4  # computed before they are needed
 
 
 class EpochLoader(Generic[T]):
@@ -23,7 +23,7 @@ class EpochLoader(Generic[T]):
     Args:
         make: (epoch, number) -> batch; a pure function.
         length: batches of an epoch.
-        position: (epoch, number of the next batch).
+        position: () -> (epoch, number of the next batch).
     """
 
     def __init__(self, make: Callable[[int, int], T], length: int, position: Callable[[], tuple[int, int]]) -> None:
@@ -39,7 +39,7 @@ class EpochLoader(Generic[T]):
             try:
                 for number in range(first, self.length):
                     pending.append(pool.submit(self.make, epoch, number))
-                    if len(pending) > AHEAD:
+                    if len(pending) > BATCHES_AHEAD:
                         yield pending.popleft().result()
                 while pending:
                     yield pending.popleft().result()
@@ -49,7 +49,7 @@ class EpochLoader(Generic[T]):
 
 
 class Batches(Generic[T]):
-    """Finished batches, in their order: nothing is copied, dropped, padded, or given to a distributed sampler.
+    """Finished batches, in order: nothing is copied, dropped, padded, or given to a distributed sampler.
 
     Lightning replaces the sampler of a torch `DataLoader` when there are several processes; it leaves other iterables
     alone.
@@ -70,5 +70,4 @@ class Batches(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         batches = self.batches
-        for number in range(len(batches)):
-            yield batches[number]
+        return (batches[number] for number in range(len(batches)))

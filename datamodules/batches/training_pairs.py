@@ -1,10 +1,12 @@
 """Training pairs: each epoch, for every training query one of its relevant documents and one of its sampled negatives.
 
-What is drawn is a pure function of seed, epoch and query, and who computes it (which process, which part of an
-optimiser step) a pure function of the epoch's order: workers, processes and a resumed training see the same pairs.
+The drawn documents are a pure function of seed, epoch and query; which process computes a pair, and in which part of an
+optimiser step, is a pure function of the epoch's order: workers, processes and a resumed training see the same pairs.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import numpy as np
 
@@ -12,12 +14,22 @@ from datamodules.text.query_sets import SPLIT_SEED
 from lexical.batches import PairOptions, RankingBatch
 from lexical.errors import UserError
 from lexical.index.forward_index import ForwardIndex
-from lexical.index.ragged import Ragged, offsets_of
+from lexical.index.ragged import Ragged, ragged
 from lexical.terminal import say
 
 
 class TrainingPairs:
-    """The batches of one process. `process` = (rank, number of processes)."""
+    """The batches of one process.
+
+    Args:
+        forward: of the ranker's field.
+        queries: token ids of the training queries.
+        relevant: their relevant documents.
+        negatives: (queries, negatives) document rows, -1 where a query has fewer.
+        options: see `PairOptions`.
+        process: (rank, number of processes).
+        sequences: the documents' tokens in the order of the text.
+    """
 
     def __init__(
         self,
@@ -31,14 +43,14 @@ class TrainingPairs:
     ) -> None:
         self.forward, self.queries, self.relevant, self.negatives = forward, queries, relevant, negatives
         self.options, self.process, self.sequences = options, process, sequences
-        self._order_of: tuple[int, np.ndarray] | None = None  # of the epoch that was asked for last
+        self._order = lru_cache(maxsize=1)(self._draw_order)
         usable = (relevant.lengths() > 0) & (negatives >= 0).any(axis=1)
         self.usable = np.flatnonzero(usable)
-        which = "relevant candidate" if options.retrieved_only else "relevant document"
+        positive = "relevant candidate" if options.retrieved_only else "relevant document"
         if left_out := len(usable) - len(self.usable):
-            say(f"{left_out:,} training queries have no {which} or no other candidate: they are left out")
+            say(f"{left_out:,} training queries have no {positive} or no other candidate: they are left out")
         if not len(self.usable):
-            raise UserError(f"no training query has a {which} and another candidate: nothing can be learned")
+            raise UserError(f"no training query has a {positive} and another candidate: nothing can be learned")
         if options.queries is not None:
             self.usable = np.sort(np.random.default_rng(SPLIT_SEED).permutation(self.usable)[: options.queries])
 
@@ -47,31 +59,25 @@ class TrainingPairs:
         return self.options.pairs_at_once * self.options.parts * self.process[1]
 
     def __len__(self) -> int:
-        """Batches of an epoch: the same for every process, the last ones perhaps small or empty."""
+        """Batches of an epoch: the same number for every process, the last ones perhaps small or empty."""
         return -(-len(self.usable) // self.pairs_per_step) * self.options.parts
 
     def batch(self, epoch: int, number: int) -> RankingBatch:
-        """The batch `number` of this process in the epoch."""
-        order = self._order(epoch)
+        """Return batch `number` of this process in the epoch."""
         step, part = divmod(number, self.options.parts)
         first = step * self.pairs_per_step + (self.process[0] * self.options.parts + part) * self.options.pairs_at_once
-        chosen = order[first : first + self.options.pairs_at_once]
-        documents = [document for query in chosen for document in self.draw(epoch, int(query))]
-        rows = [self.queries.row(query) for query in chosen]
-        offsets = offsets_of(np.array([len(row) for row in rows], np.int64))
-        tokens = np.concatenate(rows) if rows else np.zeros(0, np.int32)
-        pairs = Ragged(np.arange(len(chosen) + 1, dtype=np.int64) * 2, np.array(documents, np.int64))
-        return RankingBatch(self.forward, Ragged(offsets, tokens), pairs, self.sequences)
+        members = self._order(epoch)[first : first + self.options.pairs_at_once].tolist()
+        queries = ragged([self.queries.row(query) for query in members], np.int32)
+        documents = ragged([self.draw(epoch, query) for query in members], np.int64)
+        return RankingBatch(self.forward, queries, documents, self.sequences)
 
-    def draw(self, epoch: int, query: int) -> tuple[int, int]:
-        """(relevant, non-relevant) document of the query in this epoch."""
+    def draw(self, epoch: int, query: int) -> list[int]:
+        """Return a relevant and a non-relevant document of the query."""
         rng = np.random.default_rng([self.options.seed, epoch, query])
-        relevant = self.relevant.row(query)
-        negatives = self.negatives[query]
+        relevant, negatives = self.relevant.row(query), self.negatives[query]
         negatives = negatives[negatives >= 0]
-        return int(relevant[rng.integers(len(relevant))]), int(negatives[rng.integers(len(negatives))])
+        return [int(relevant[rng.integers(len(relevant))]), int(negatives[rng.integers(len(negatives))])]
 
-    def _order(self, epoch: int) -> np.ndarray:
-        if self._order_of is None or self._order_of[0] != epoch:
-            self._order_of = (epoch, np.random.default_rng([self.options.seed, epoch]).permutation(self.usable))
-        return self._order_of[1]
+    def _draw_order(self, epoch: int) -> np.ndarray:
+        """Return the usable queries in the order of an epoch."""
+        return np.random.default_rng([self.options.seed, epoch]).permutation(self.usable)

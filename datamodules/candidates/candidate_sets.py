@@ -1,4 +1,4 @@
-"""Candidates of a query set: the documents that all rankers re-rank, as a TREC run for people and as arrays for us."""
+"""Candidates of a query set, the documents that rankers re-rank: a TREC run to read and arrays to compute with."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ class CandidateSet(NamedTuple):
     scores: np.ndarray  # (pairs,) float32 first-stage scores
 
 
-def write_candidates(found: CandidateSet, queries: QuerySet, collection: Collection, tag: str, folder: Path) -> None:
-    """Sorts by the tie rule and writes ``NAME.run`` and the arrays."""
-    order = ranking_order(found.candidates, found.scores, collection.id_order)
-    rows, scores = found.candidates.values[order], found.scores[order]
-    run = Run(queries.ids, found.candidates.offsets, collection.ids(rows), scores)
-    write_run(run, folder / f"{queries.name}.run", tag)
-    np.save(folder / f"{queries.name}.offsets.npy", found.candidates.offsets)
+def write_candidates(
+    candidate_set: CandidateSet, queries: QuerySet, collection: Collection, tag: str, folder: Path
+) -> None:
+    """Sort by the tie rule; write ``NAME.run`` and the arrays."""
+    candidates, scores = candidate_set
+    order = ranking_order(candidates, scores, collection.id_order)
+    rows, scores = candidates.values[order], scores[order]
+    write_run(Run(queries.ids, candidates.offsets, collection.ids(rows), scores), folder / f"{queries.name}.run", tag)
+    np.save(folder / f"{queries.name}.offsets.npy", candidates.offsets)
     np.save(folder / f"{queries.name}.rows.npy", rows.astype(np.int32))
     np.save(folder / f"{queries.name}.scores.npy", scores.astype(np.float32))
 
@@ -40,18 +42,19 @@ def open_candidates(folder: Path, name: str) -> CandidateSet:
 
 
 def retrieve(
-    index: RetrievalIndex, tokens: Ragged, name: str, depth: int, threads: int, id_order: np.ndarray | None = None
+    index: RetrievalIndex, tokens: Ragged, name: str, depth: int, threads: int, id_order: np.ndarray
 ) -> CandidateSet:
+    """Retrieve the `depth` best documents of every query by BM25."""
     with progress_bar() as bar:
         task = bar.add_task(f"candidates of {name}", total=tokens.rows)
-        candidates, scores = index.top(tokens, depth, threads, lambda done: bar.advance(task, done), id_order)
-    return CandidateSet(candidates, scores)
+        return CandidateSet(*index.top(tokens, depth, threads, lambda done: bar.advance(task, done), id_order))
 
 
 def external_candidates(
     path: Path, queries: QuerySet, collection: Collection, depth: int
 ) -> tuple[CandidateSet, list[str]]:
-    """(candidates, notes) of `queries` from a TREC run made elsewhere: a file, or a folder with ``NAME.run``."""
+    """Return (candidates, notes) of `queries` from a TREC run of another system: a file, or a folder with
+    ``NAME.run``."""
     file = path / f"{queries.name}.run" if path.is_dir() else path
     if not file.is_file():
         raise UserError(f"--data.candidates: there is no file {file}")
@@ -63,39 +66,45 @@ def external_candidates(
     unknown = repeated = 0
     for query in queries.ids:
         documents, values = run.get(query, ([], np.zeros(0)))
-        found = collection.rows(documents)
-        places = np.where(found >= 0, collection.id_order[found], -1)
-        best = np.lexsort((places, -values.astype(np.float32)))
-        found = found[best]
-        known = found >= 0
-        unknown += int(np.count_nonzero(~known))
-        _, first = np.unique(found[known], return_index=True)
-        repeated += int(known.sum()) - len(first)
-        first = np.sort(first)[:depth]
-        rows.append(found[known][first])
-        scores.append(values[best][known][first])
-        lengths.append(len(first))
+        of_query = collection.rows(documents)
+        in_collection = of_query >= 0
+        unknown += int(np.count_nonzero(~in_collection))
+        of_query, values = of_query[in_collection], values[in_collection]
+        best = np.lexsort((collection.id_order[of_query], -values.astype(np.float32)))
+        first = np.sort(np.unique(of_query[best], return_index=True)[1])
+        repeated += len(of_query) - len(first)
+        kept = best[first[:depth]]
+        rows.append(of_query[kept])
+        scores.append(values[kept])
+        lengths.append(len(kept))
     if unknown > sum(lengths):
         raise UserError(f"{file}: most of its documents are not in the collection: is it a run on other data?")
-    counted = {
+    counts = {
         f"of {len(queries):,} queries are not in it and count as 0 (first: {(missing or [''])[0]})": len(missing),
         "lines name a document a second time for the same query and are left out": repeated,
         "lines name documents that are not in the collection and are left out": unknown,
     }
-    notes = [f"{file}: {queries.name}: {count:,} {what}" for what, count in counted.items() if count]
+    notes = [f"{file}: {queries.name}: {count:,} {what}" for what, count in counts.items() if count]
     candidates = Ragged(offsets_of(np.array(lengths)), np.concatenate(rows).astype(np.int32))
     return CandidateSet(candidates, np.concatenate(scores).astype(np.float32)), notes
 
 
-def sample_negatives(found: CandidateSet, relevant: Ragged, seed: int, count: int) -> np.ndarray:
-    """(queries, count) int32 document rows drawn from each query's candidates without its relevant documents, -1
-    where there are too few.
+def sample_negatives(candidates: Ragged, relevant: Ragged, seed: int, count: int) -> np.ndarray:
+    """Return (queries, count) int32 document rows drawn from each query's candidates without its relevant documents;
+    -1 where there are too few.
 
-    A pure function of `seed` and the query's number: workers, ranks and a resumed run see the same negatives.
+    A pure function of `seed` and the query's number: workers, ranks and a resumed run get the same negatives.
     """
-    negatives = np.full((found.candidates.rows, count), -1, np.int32)
-    for query in range(found.candidates.rows):
-        pool = np.setdiff1d(found.candidates.row(query), relevant.row(query))
-        chosen = np.random.default_rng([seed, query]).permutation(pool)[:count]
-        negatives[query, : len(chosen)] = chosen
+    negatives = np.full((candidates.rows, count), -1, np.int32)
+    for query in range(candidates.rows):
+        pool = np.setdiff1d(candidates.row(query), relevant.row(query))
+        drawn = np.random.default_rng([seed, query]).permutation(pool)[:count]
+        negatives[query, : len(drawn)] = drawn
     return negatives
+
+
+def recall(candidates: Ragged, relevant: Ragged, depth: int) -> float:
+    """Return the mean over judged queries of the share of relevant documents among the first `depth` candidates."""
+    judged = [query for query in range(candidates.rows) if len(relevant.row(query))]
+    shares = [np.isin(relevant.row(query), candidates.row(query)[:depth]).mean() for query in judged]
+    return float(np.mean(shares)) if shares else 0.0

@@ -1,10 +1,10 @@
-"""Fixed samples of a query set, with short candidate lists: what a machine without a GPU can measure slow rankers on.
+"""Fixed samples of query sets, with short candidate lists, on which a machine without a GPU can measure slow rankers.
 
     test_cpu         200 queries of test, 20 candidates each
     development_cpu  100 queries of development, 20 candidates each
     train_fusion_cpu 200 queries of train_fusion, 20 candidates each
 
-Every row can be measured on them; a figure of a sample never stands in a column with one of the whole set.
+Every row can be measured on them; a value of a sample never stands in a column with values of the whole set.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SAMPLES = {
 
 
 class SampledSet(QuerySet):
-    """A query set of some of another one's queries, in its order."""
+    """A query set of some queries of another one, in its order."""
 
     def __init__(self, whole: QuerySet, name: str) -> None:
         self.folder, self.name, self.whole = whole.folder, name, whole
@@ -53,18 +53,13 @@ class SampledSet(QuerySet):
     def texts(self) -> list[str]:
         return [self.whole.texts[row] for row in self.rows]
 
-    @cached_property
-    def _of_sample(self) -> np.ndarray:
-        """(judgements of the whole set,) bool"""
-        return np.isin(self.whole.judged.row_numbers(), self.rows)
-
     @property
     def judged(self) -> Ragged:
-        return self.of_whole(self.whole.judged)
+        return self.select(self.whole.judged)
 
     @property
     def grades(self) -> np.ndarray:
-        return self.whole.grades[self._of_sample]
+        return self.whole.grades[np.isin(self.whole.judged.row_numbers(), self.rows)]
 
     @property
     def graded(self) -> bool:
@@ -72,13 +67,13 @@ class SampledSet(QuerySet):
         return self.whole.graded
 
     def qrels(self) -> list[tuple[str, str, int]]:
-        mine = set(self.ids)
-        return [one for one in self.whole.qrels() if one[0] in mine]
+        ids = set(self.ids)
+        return [judgement for judgement in self.whole.qrels() if judgement[0] in ids]
 
-    def of_whole(self, rows: Ragged) -> Ragged:
-        """The rows of the sample's queries."""
+    def select(self, rows: Ragged) -> Ragged:
+        """Select the rows of the sample's queries from those of all queries."""
         return ragged([rows.row(int(i)) for i in self.rows], rows.values.dtype)
 
     def task(self, whole: RankedTask) -> RankedTask:
-        mine = np.isin(whole.candidates.row_numbers(), self.rows)
-        return RankedTask(self.of_whole(whole.candidates), whole.id_order, whole.relevant[mine])
+        in_sample = np.isin(whole.candidates.row_numbers(), self.rows)
+        return RankedTask(self.select(whole.candidates), whole.id_order, whole.relevant[in_sample])

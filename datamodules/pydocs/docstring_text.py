@@ -1,7 +1,6 @@
 """A docstring as plain text: its one-line summary, the rest, and light cleaning of reST and Markdown.
 
-Nothing here knows about packages or data sets, and no pattern depends on Python's version: the embedded
-data has a pinned content hash.
+No pattern depends on Python's version: the embedded data has a pinned content hash.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from typing import NamedTuple
 
 
 class SplitDocstring(NamedTuple):
-    """A docstring cut in two; both parts are cleaned, one line and TSV-safe. The summary may be empty."""
+    """Both parts of a docstring, cleaned, each one TSV-safe line. The summary may be empty."""
 
     summary: str
     rest: str
 
 
-# Lines that begin something new even without a blank line before them.
+# Lines that begin a block even without a blank line before them.
 _NEW_BLOCK = re.compile(
     r"""(?: >>> | \.\.\s | [-*+]\s | @\w | ```
     | :\w+[^:`]*:(?!`)                                                    # reST field, e.g. :param x:
@@ -43,9 +42,9 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060\u
 
 
 def split_docstring(docstring: str) -> SplitDocstring:
-    """The first sentence of the first paragraph, and everything after it.
+    """Return the first sentence of the first paragraph, and everything after it.
 
-    A leading signature (`abs(input) -> Tensor`, as C functions have it) is no summary and is skipped.
+    A leading signature (`abs(input) -> Tensor`, as in C functions) is not a summary and is skipped.
     """
     paragraphs = _paragraphs(docstring)
     while paragraphs and _SIGNATURE.match(paragraphs[0][0]) and len(paragraphs[0]) == 1:
@@ -54,16 +53,14 @@ def split_docstring(docstring: str) -> SplitDocstring:
         return SplitDocstring("", "")
     first = " ".join(paragraphs[0])
     following = [" ".join(paragraph) for paragraph in paragraphs[1:]]
-    if _NEW_BLOCK.match(paragraphs[0][0]) or _PARAMETER.match(
-        first
-    ):  # starts with a section or an argument: no summary
+    if _NEW_BLOCK.match(paragraphs[0][0]) or _PARAMETER.match(first):  # a section or an argument: no summary
         return SplitDocstring("", plain_text(" ".join([first, *following])))
     sentence, remainder = _first_sentence(first)
     return SplitDocstring(plain_text(sentence).rstrip(" .:;,"), plain_text(" ".join([remainder, *following])))
 
 
 def plain_text(text: str) -> str:
-    """Role markup, back-quotes, underlines, and directives reduced to the words a reader sees."""
+    """Reduce roles, back-quotes, underlines and directives to the words that a reader sees."""
     text = _ROLE_WITH_TARGET.sub(r"\1", text)
     text = _ROLE.sub(r"\1", text)
     text = _DIRECTIVE.sub(r"\1:", text)
@@ -74,17 +71,17 @@ def plain_text(text: str) -> str:
 
 
 def single_spaced(text: str) -> str:
-    """One line without tabs, control characters or lone surrogates: safe in a TSV file and in UTF-8."""
+    """Return one line without tabs, control characters or lone surrogates: safe in a TSV file and in UTF-8."""
     return " ".join(_UNPRINTABLE.sub(" ", text).split())
 
 
 def contains_verbatim(text: str, phrase: str) -> bool:
-    """Whether the phrase stands in the text word for word, in whatever case."""
+    """Return whether the phrase stands in the text word for word, ignoring case."""
     return phrase.lower() in text.lower()
 
 
 def without_phrase(text: str, phrase: str) -> str:
-    """The text with every verbatim occurrence of the phrase cut out, also those that a cut brings about."""
+    """Cut every verbatim occurrence of the phrase, including those that a cut creates."""
     phrase = phrase.lower()
     while phrase and phrase in (lowered := text.lower()):
         if len(lowered) != len(text):  # a letter such as "İ" has a longer lower case: positions would not match
@@ -95,12 +92,12 @@ def without_phrase(text: str, phrase: str) -> str:
 
 
 def without_placeholders(text: str) -> str:
-    """The text without format fields such as `{name}` and `%(klass)s`, which users never see in this form."""
+    """Remove format fields such as `{name}` and `%(klass)s`, which users never see in this form."""
     return single_spaced(_PLACEHOLDER.sub(" ", text))
 
 
 def _paragraphs(docstring: str) -> list[list[str]]:
-    """Paragraphs as lists of stripped lines; section underlines and code fences are left out."""
+    """Return paragraphs as lists of stripped lines, without section underlines and code fences."""
     paragraphs: list[list[str]] = [[]]
     for line in inspect.cleandoc(docstring).splitlines():
         line = line.strip()

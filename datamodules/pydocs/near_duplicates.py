@@ -1,9 +1,9 @@
 """Groups of near-duplicate texts: exact Jaccard similarity of word shingles, no sketches and no seeds.
 
-Comparing all pairs is too slow, and hashing misses some. Prefix filtering (Chaudhuri et al. 2006, Bayardo et
-al. 2007) does neither: write each set with its rarest shingle first; two sets with Jaccard similarity >= t
-must then share a shingle among the first |x| - ceil(t |x|) + 1 of each. Only pairs that do are compared, so
-every similar pair is found: "no near-duplicate on both sides of a split" is a fact, not a probability.
+Comparing all pairs is too slow, and hashing misses some. Prefix filtering (Chaudhuri et al. 2006, Bayardo et al. 2007)
+avoids both: write each set with its rarest shingle first; two sets with Jaccard similarity >= t must then share a
+shingle among the first |x| - ceil(t |x|) + 1 of each. Only pairs that do are compared, so every similar pair is found:
+"no near-duplicate on both sides of a split" is a fact, not a probability.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 _WORD = re.compile(r"\w+")
-_BLOCK_COMPARISONS = 2_000_000  # shared prefix shingles looked at together: bounds the memory to some 100 MB
+_BLOCK_COMPARISONS = 2_000_000  # shared prefix shingles compared together: bounds the memory to some 100 MB
 
 
 def near_duplicate_groups(texts: Sequence[str], threshold: float, shingle: int = 3) -> np.ndarray:
-    """Group id of each text: the index of its group's first text.  # (len(texts),) int64
+    """Return (texts,) int64: the group of each text, as the index of the group's first text.
 
     Two texts are near-duplicates when the Jaccard similarity of their sets of `shingle` consecutive
     lower-cased words is at least `threshold`; groups are the connected components of that relation.
@@ -30,26 +30,35 @@ def near_duplicate_groups(texts: Sequence[str], threshold: float, shingle: int =
     if not texts:
         return np.zeros(0, dtype=np.int64)
     # Identical word sequences first: a thousand copies of a text would be half a million candidate pairs.
-    first_seen: dict[str, int] = {}
-    copy_of = np.array([first_seen.setdefault(" ".join(_words(text)), len(first_seen)) for text in texts])
-    pairs = similar_pairs(shingle_sets(list(first_seen), shingle), threshold)
-    graph = sparse.coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(len(first_seen),) * 2)
-    component = connected_components(graph, directed=False)[1][copy_of]
-    _, first_index, inverse = np.unique(component, return_index=True, return_inverse=True)
-    return first_index[inverse].astype(np.int64)
+    distinct: dict[str, int] = {}
+    copy_of = np.array([distinct.setdefault(" ".join(_words(text)), len(distinct)) for text in texts])
+    pairs = similar_pairs(shingle_sets(list(distinct), shingle), threshold)
+    return first_of_group(connected_groups(pairs[:, 0], pairs[:, 1], len(distinct))[copy_of])
+
+
+def connected_groups(first: np.ndarray, second: np.ndarray, count: int) -> np.ndarray:
+    """Return (count,) the connected component of each item, given links between the items `first` and `second`."""
+    graph = sparse.coo_array((np.ones(len(first)), (first, second)), shape=(count, count))
+    return connected_components(graph, directed=False)[1]
+
+
+def first_of_group(groups: np.ndarray) -> np.ndarray:
+    """Return (items,) int64: the index of the first item of each item's group."""
+    _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
+    return first[inverse].astype(np.int64)
 
 
 def shingle_sets(texts: Sequence[str], shingle: int) -> sparse.csr_array:
-    """0/1 membership matrix (texts, distinct shingles) of texts whose words stand between blanks.
+    """Return the 0/1 membership matrix (texts, distinct shingles) of texts whose words are separated by blanks.
 
-    A text shorter than a shingle is one shingle by itself.
+    A text shorter than a shingle is one padded shingle.
     """
     word_ids: dict[str, int] = {}
     ids: list[int] = []
     lengths = np.zeros(len(texts), dtype=np.int64)
     for row, text in enumerate(texts):
         words = text.split()
-        padding = max(shingle - len(words), 0)  # with 0, which is no word
+        padding = max(shingle - len(words), 0)  # with 0, which is not a word
         ids.extend(word_ids.setdefault(word, len(word_ids) + 1) for word in words)
         ids.extend([0] * padding)
         lengths[row] = len(words) + padding
@@ -60,49 +69,49 @@ def shingle_sets(texts: Sequence[str], shingle: int) -> sparse.csr_array:
         codes = np.unique(codes[: len(following)] * (len(word_ids) + 1) + following, return_inverse=True)[1]
     shingles_per_text = lengths - shingle + 1
     rows = np.repeat(np.arange(len(texts)), shingles_per_text)
-    # In the concatenation each text ends with shingle - 1 positions at which no shingle of its own starts.
+    # In the concatenation no shingle of a text starts at its last shingle - 1 positions.
     columns = codes[np.arange(len(rows)) + rows * (shingle - 1)]
     shape = (len(texts), int(columns.max(initial=-1)) + 1)
     sets = sparse.csr_array((np.ones(len(rows), dtype=np.int32), (rows, columns)), shape=shape)
-    sets.data[:] = 1  # the constructor has added up repeated shingles
+    sets.data[:] = 1  # the constructor adds up repeated shingles
     return sets
 
 
 def similar_pairs(sets: sparse.csr_array, threshold: float) -> np.ndarray:
-    """All pairs (i, j), i < j, of rows whose Jaccard similarity is at least `threshold`.  # (pairs, 2)"""
+    """Return (pairs, 2): all pairs i < j of rows whose Jaccard similarity is at least `threshold`."""
     sizes = np.diff(sets.indptr)
-    found = [np.zeros((0, 2), dtype=np.int64)]
+    pairs = [np.zeros((0, 2), dtype=np.int64)]
     for first, second in _candidate_pairs(_prefixes(sets, threshold)):
         close = np.minimum(sizes[first], sizes[second]) >= threshold * np.maximum(sizes[first], sizes[second]) - 1e-9
         first, second = first[close], second[close]
         shared = np.asarray(sets[first].multiply(sets[second]).sum(axis=1)).ravel()
         similar = shared >= threshold * (sizes[first] + sizes[second] - shared) - 1e-9
-        found.append(np.stack([first[similar], second[similar]], axis=1))
-    return np.concatenate(found)
+        pairs.append(np.stack([first[similar], second[similar]], axis=1))
+    return np.concatenate(pairs)
 
 
 def _prefixes(sets: sparse.csr_array, threshold: float) -> sparse.csr_array:
-    """Each row's rarest shingles, as many as a similar row must share one of."""
+    """Keep each row's rarest shingles: so many that a similar row must share one of them."""
     sizes = np.diff(sets.indptr)
     rows = np.repeat(np.arange(sets.shape[0]), sizes)
     frequency = np.bincount(sets.indices, minlength=sets.shape[1])
     order = np.lexsort((sets.indices, frequency[sets.indices], rows))
     rank = np.arange(sets.nnz) - sets.indptr[rows]  # `order` keeps the rows in place, so ranks are positions
     kept = order[rank < (sizes - np.ceil(threshold * sizes - 1e-9) + 1)[rows]]
-    kept = kept[frequency[sets.indices[kept]] > 1]  # a shingle of one text finds nobody
+    kept = kept[frequency[sets.indices[kept]] > 1]  # a shingle of a single text links nothing
     ones = np.ones(len(kept), dtype=np.int32)
     return sparse.csr_array((ones, (rows[kept], sets.indices[kept])), shape=sets.shape)
 
 
 def _candidate_pairs(prefixes: sparse.csr_array) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Blocks of pairs i < j of rows that share a prefix shingle, each pair once."""
+    """Yield blocks of pairs i < j of rows that share a prefix shingle, each pair once."""
     transposed = prefixes.T.tocsr()
-    partners = np.asarray(prefixes @ np.diff(transposed.indptr)).ravel()  # comparisons that each row asks for
+    partners = np.asarray(prefixes @ np.diff(transposed.indptr)).ravel()  # comparisons of each row
     block_of_row = np.cumsum(partners) // _BLOCK_COMPARISONS
     bounds = np.flatnonzero(np.diff(block_of_row)) + 1
     for rows in np.split(np.arange(prefixes.shape[0]), bounds):
-        together = (prefixes[rows] @ transposed).tocoo()
-        first, second = rows[together.row], together.col.astype(np.int64)
+        shared = (prefixes[rows] @ transposed).tocoo()
+        first, second = rows[shared.row], shared.col.astype(np.int64)
         yield first[first < second], second[first < second]
 
 

@@ -1,6 +1,6 @@
 """Pages of documentation: the docstrings of a class or module together, small ones folded into their parent.
 
-A class with little to say stands on its module's page, a small module on that of its package, as in a manual.
+A small class stands on its module's page, a small module on that of its package, as in a manual.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class PageKey(NamedTuple):
 
 
 def fold_pages(docstrings: Sequence[Docstring], shown: Collection[int], texts: Sequence[str]) -> dict[str, list[int]]:
-    """Page id -> positions of its docstrings, in source order; each of `shown` stands on exactly one page.
+    """Return page id -> positions of its docstrings, in source order; each of `shown` is on exactly one page.
 
     `texts` holds what each docstring contributes to a page: sizes are counted in its words.
     """
     members: dict[PageKey, list[int]] = {}
     for position in shown:
-        members.setdefault(PageKey(docstrings[position].module, docstrings[position].owner), []).append(position)
-    missing = [key.parent for key in members]
-    while parent_keys := [key for key in missing if key is not None and key not in members]:
-        members.update((key, []) for key in parent_keys)
-        missing = [key.parent for key in parent_keys]
+        key = PageKey(docstrings[position].module, docstrings[position].owner)
+        members.setdefault(key, []).append(position)
+        while key.parent is not None:
+            key = key.parent
+            members.setdefault(key, [])
     words = {key: sum(len(texts[position].split()) for position in page) for key, page in members.items()}
     for key in sorted(members, key=lambda key: (-key.depth, key)):  # children before their parents
         if key.parent is not None and words[key] < SMALLEST_PAGE:

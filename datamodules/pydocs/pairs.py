@@ -1,7 +1,7 @@
 """From docstrings to queries and their relevant passages: what is kept, what is dropped and why.
 
-A query is a docstring's summary, its relevant passage the rest of that docstring. Every docstring gets one
-fate, `KEPT` or the reason why not, so that nothing is dropped in silence.
+A query is a docstring's summary, its relevant passage the rest of that docstring. Every docstring gets a fate, `KEPT`
+or the reason why not, so that nothing is dropped in silence.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from datamodules.pydocs.near_duplicates import near_duplicate_groups
 SHORTEST_QUERY = 3  # words
 LONGEST_QUERY = 30
 SHORTEST_PASSAGE = 12
-MOST_RELEVANT = 5  # a summary shared by more passages than this says too little to be a query
-SAME_PASSAGE = 0.7  # Jaccard similarity of word triples from which two passages count as one
+MAX_RELEVANT = 5  # a summary shared by more passages is too general to be a query
+SAME_PASSAGE = 0.7  # Jaccard similarity of word triples from which two passages are duplicates
 
 KEPT = "kept"
 NO_SUMMARY = "no summary"
@@ -31,7 +31,7 @@ TEMPLATE = "template with placeholders"
 REPEATED = "summary repeated in its passage"
 DUPLICATE = "duplicate passage"
 NEAR_DUPLICATE = "near-duplicate passage"
-GENERIC = f"summary of more than {MOST_RELEVANT} passages"
+GENERIC = f"summary of more than {MAX_RELEVANT} passages"
 
 _WORD = re.compile(r"[^\W_]+(?:['’][a-z]+)?")
 _BOILERPLATE = re.compile(
@@ -49,7 +49,7 @@ _CODE = re.compile(
 
 
 class Query(NamedTuple):
-    """A query and the positions, among all docstrings, of those whose rest is a relevant passage."""
+    """A query and the positions of the docstrings whose rest is a relevant passage."""
 
     text: str
     relevant: tuple[int, ...]
@@ -73,8 +73,8 @@ def select_pairs(docstrings: Sequence[Docstring]) -> Pairs:
     queries = []
     for relevant in passages_of.values():
         text = docstrings[relevant[0]].summary
-        fate = GENERIC if len(relevant) > MOST_RELEVANT else KEPT
-        # The first spelling of the summary speaks for all, so it must be absent from all the passages.
+        fate = GENERIC if len(relevant) > MAX_RELEVANT else KEPT
+        # The first spelling of the summary is the query, so it must be absent from all the passages.
         if any(contains_verbatim(docstrings[position].rest, text) for position in relevant):
             fate = REPEATED
         for position in relevant:
@@ -85,7 +85,7 @@ def select_pairs(docstrings: Sequence[Docstring]) -> Pairs:
 
 
 def fate_of(docstring: Docstring) -> str:
-    """`KEPT` or why this docstring makes no pair, judged by itself."""
+    """Return `KEPT` or why this docstring, considered alone, gives no pair."""
     summary, rest = docstring.summary, docstring.rest
     length = len(words(summary))
     checks = (
@@ -102,22 +102,22 @@ def fate_of(docstring: Docstring) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Lower-cased words and numbers."""
+    """Return lower-cased words and numbers."""
     return _WORD.findall(text.lower())
 
 
 def _mark_duplicates(docstrings: Sequence[Docstring], fates: list[str]) -> None:
-    """One docstring of each group of near-identical passages survives: the first that makes a pair."""
+    """Keep one docstring of each group of near-identical passages: the first that gives a pair."""
     long_enough = [i for i, docstring in enumerate(docstrings) if len(words(docstring.rest)) >= SHORTEST_PASSAGE]
     groups = near_duplicate_groups([docstrings[i].rest for i in long_enough], SAME_PASSAGE)
-    survivor: dict[int, int] = {}
+    kept: dict[int, int] = {}
     for position, group in sorted(zip(long_enough, groups.tolist(), strict=True), key=lambda x: fates[x[0]] != KEPT):
-        first = survivor.setdefault(group, position)
+        first = kept.setdefault(group, position)
         if first != position:
             exact = words(docstrings[first].rest) == words(docstrings[position].rest)
             fates[position] = DUPLICATE if exact else NEAR_DUPLICATE
 
 
 def _mostly_symbols(text: str) -> bool:
-    """Under two thirds letters and blanks: a formula, a path or a table, not a sentence."""
+    """Return whether under two thirds are letters and blanks: a formula, a path or a table, not a sentence."""
     return sum(char.isalpha() or char == " " for char in text) * 3 < len(text) * 2

@@ -7,9 +7,9 @@
 | word_all | as word                                                            | no        |
 | bwps     | BERT word pieces                                                   | no        |
 
-The three spaCy fields come from one pass over the text. Tokens are numbered per call ("local" ids, in the order of
-the sorted strings); `tokenise` gives them their place in the vocabulary of the whole collection. Importing this
-module is cheap: worker processes do it.
+The three spaCy fields come from one pass over the text. Tokens are numbered per call ("local" ids, in the order of the
+sorted strings); `fields` maps them to the vocabulary of the whole collection. Importing this module is cheap: worker
+processes do it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ import hashlib
 import importlib.metadata
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from lexical.encoders import PACKAGED, packaged_encoder
 from lexical.errors import UserError
 
+if TYPE_CHECKING:
+    from lexical.evidence import TokenSpan
+
 SPACY_FIELDS = ("word", "lemm", "word_all")
 WORD_PIECES = "bwps"
 FIELDS = (*SPACY_FIELDS, WORD_PIECES)
 LOOKUP = "lookup"  # spaCy's English tokenizer with the lemma table of spacy-lookups-data: no model needed
-MOST_STRINGS = 400_000  # a spaCy pipeline that knows more is replaced by a fresh one, so that memory stays flat
+MAX_STRINGS = 400_000  # a spaCy pipeline never forgets a string; beyond this it is replaced, so that memory stays flat
 
 
 class FieldTokens(NamedTuple):
@@ -41,9 +44,11 @@ class FieldTokens(NamedTuple):
 
 
 class Analyser(Protocol):
-    fields: tuple[str, ...]
-
     def analyse(self, texts: list[str]) -> dict[str, FieldTokens]: ...
+
+    def spans(self, text: str, field: str) -> list[TokenSpan]:
+        """Return the tokens of `analyse` in one field with their positions in the text, to highlight them."""
+        ...
 
 
 class AnalysisSettings(NamedTuple):
@@ -69,7 +74,7 @@ def analyser_of(field: str, settings: AnalysisSettings) -> Analyser:
 
 
 def analyser_identity(field: str, settings: AnalysisSettings) -> dict[str, Any]:
-    """What the tokens of `field` depend on, for the cache."""
+    """Return what the tokens of `field` depend on, for the cache."""
     if field in SPACY_FIELDS:
         versions = {name: importlib.metadata.version(name) for name in ("spacy", "spacy-lookups-data")}
         if settings.spacy_model != LOOKUP:
@@ -82,10 +87,8 @@ class SpacyAnalyser:
     """word, lemm and word_all by spaCy.
 
     With the look-up lemmatizer a lemma depends on the word alone, so each distinct word of a call is looked up once;
-    with a statistical pipeline (`model` other than "lookup") each token has the lemma the pipeline gives it.
+    with a statistical pipeline (`model` other than "lookup") each token has the lemma that the pipeline assigns.
     """
-
-    fields: tuple[str, ...] = SPACY_FIELDS
 
     def __init__(self, model: str = LOOKUP) -> None:
         from spacy.attrs import LEMMA, LOWER
@@ -96,50 +99,71 @@ class SpacyAnalyser:
         if model == LOOKUP:
             self._lookup = load_lookups("en", tables=["lemma_lookup"]).get_table("lemma_lookup")
         self._attributes = [LOWER] if model == LOOKUP else [LOWER, LEMMA]
-        self._nlp = self._fresh_pipeline()
+        self._nlp = self._new_pipeline()
 
-    def _fresh_pipeline(self) -> Any:
+    def _new_pipeline(self) -> Any:
         import spacy
 
         if self._model == LOOKUP:
             nlp: Any = spacy.blank("en")
-            nlp.tokenizer.max_cache_size = MOST_STRINGS  # spaCy's 10,000 would send every rarer word the slow way
+            nlp.tokenizer.max_cache_size = MAX_STRINGS  # with spaCy's 10,000 every rarer word is slow
             return nlp
         _installed_version(self._model)
         return spacy.load(self._model, exclude=["ner", "parser"])
 
+    def _documents(self, texts: list[str]) -> Any:
+        if len(self._nlp.vocab.strings) > MAX_STRINGS:
+            self._nlp = self._new_pipeline()  # spaCy's memory zones would clear the tokenizer's cache: a third as fast
+        return map(self._nlp.tokenizer, texts) if self._lookup is not None else self._nlp.pipe(texts)
+
     def analyse(self, texts: list[str]) -> dict[str, FieldTokens]:
-        documents = map(self._nlp.tokenizer, texts) if self._lookup is not None else self._nlp.pipe(texts)
-        arrays = [document.to_array(self._attributes).reshape(-1, len(self._attributes)) for document in documents]
+        width = len(self._attributes)
+        arrays = [document.to_array(self._attributes).reshape(-1, width) for document in self._documents(texts)]
         lengths = np.array([len(array) for array in arrays], np.int64)
-        hashes = np.concatenate(arrays) if arrays else np.zeros((0, len(self._attributes)), np.uint64)
+        hashes = np.concatenate(arrays) if arrays else np.zeros((0, width), np.uint64)
         types, inverse = _distinct_rows(hashes)
-        strings = self._nlp.vocab.strings
-        words = [_plain(strings[int(row[0])]) for row in types]
+        owners = np.repeat(np.arange(len(texts)), lengths)
+        strings = self._field_strings(types)
+        return {field: _field_tokens(strings[field], inverse, owners, len(texts)) for field in SPACY_FIELDS}
+
+    def spans(self, text: str, field: str) -> list[TokenSpan]:
+        from spacy.attrs import IDX, LENGTH
+
+        from lexical.evidence import TokenSpan
+
+        (document,) = self._documents([text])
+        width = len(self._attributes)
+        rows = document.to_array([*self._attributes, IDX, LENGTH]).reshape(-1, width + 2)
+        types, inverse = _distinct_rows(rows[:, :width])
+        strings = self._field_strings(types)[field]
+        tokens = [strings[number] for number in inverse]
+        ends = zip(tokens, rows[:, width].tolist(), rows[:, width + 1].tolist(), strict=True)
+        return [TokenSpan(token, start, start + length) for token, start, length in ends if token is not None]
+
+    def _field_strings(self, types: np.ndarray) -> dict[str, list[str | None]]:
+        """Return field -> the token of each distinct word, None for a word that the field leaves out.
+
+        Args:
+            types: (distinct words, attributes) hashes in spaCy's string store.
+        """
+        store, stop = self._nlp.vocab.strings, stop_words()
+        words = [_plain(store[int(row[0])]) for row in types]
         if self._lookup is not None:
             lemmas = [self._lookup.get(word, word) for word in words]
         else:
-            lemmas = [_plain(strings[int(row[1])]).lower() for row in types]
-        if (
-            len(strings) > MOST_STRINGS
-        ):  # spaCy never forgets a string; its memory zones do, but without the tokenizer's
-            self._nlp = self._fresh_pipeline()  # cache, at a third of the speed
-        stop = stop_words()
-        spoken = [any(map(str.isalnum, word)) for word in words]
-        content = [is_word and word not in stop for is_word, word in zip(spoken, words, strict=True)]
-        content_lemma = [keep and lemma not in stop for keep, lemma in zip(content, lemmas, strict=True)]
-        owners = np.repeat(np.arange(len(texts)), lengths)
-        return {
-            "word": _field_tokens(words, content, inverse, owners, len(texts)),
-            "lemm": _field_tokens(lemmas, content_lemma, inverse, owners, len(texts)),
-            "word_all": _field_tokens(words, spoken, inverse, owners, len(texts)),
-        }
+            lemmas = [_plain(store[int(row[1])]).lower() for row in types]
+        fields: dict[str, list[str | None]] = {field: [] for field in SPACY_FIELDS}
+        for word, lemma in zip(words, lemmas, strict=True):
+            is_word = any(map(str.isalnum, word))
+            is_content = is_word and word not in stop
+            fields["word"].append(word if is_content else None)
+            fields["lemm"].append(lemma if is_content and lemma not in stop else None)
+            fields["word_all"].append(word if is_word else None)
+        return fields
 
 
 class WordPieceAnalyser:
     """bwps by a BERT tokenizer; token ids are the tokenizer's own."""
-
-    fields: tuple[str, ...] = (WORD_PIECES,)
 
     def __init__(self, tokenizer: str = PACKAGED) -> None:
         self._tokenizer = load_tokenizer(tokenizer)
@@ -155,11 +179,17 @@ class WordPieceAnalyser:
         rows = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
         lengths = np.array([len(row) for row in rows], np.int64)
         tokens = np.concatenate([np.asarray(row, np.int32) for row in rows]) if rows else np.zeros(0, np.int32)
-        return {WORD_PIECES: FieldTokens(None, tokens.astype(np.int32), lengths)}
+        return {WORD_PIECES: FieldTokens(None, tokens, lengths)}
+
+    def spans(self, text: str, field: str) -> list[TokenSpan]:  # noqa: ARG002
+        from lexical.evidence import TokenSpan
+
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        return [TokenSpan(token, *span) for token, span in zip(encoding.tokens, encoding.offsets, strict=True)]
 
 
 def load_tokenizer(name: str) -> Any:
-    """A ``tokenizers.Tokenizer`` without truncation or padding, by "packaged", folder, or Hugging Face name."""
+    """Load a ``tokenizers.Tokenizer`` without truncation or padding: "packaged", a folder, or a Hugging Face name."""
     from tokenizers import Tokenizer
 
     folder = packaged_encoder() if name == PACKAGED else Path(name).expanduser()
@@ -172,10 +202,10 @@ def load_tokenizer(name: str) -> Any:
         try:
             tokenizer = Tokenizer.from_pretrained(name)
         except Exception as error:  # the hub client has no common base class for "no network" and "no such model"
-            raise UserError(f"tokenizer {name!r} is no folder and could not be fetched ({error})") from error
+            raise UserError(f"tokenizer {name!r} is not a folder and could not be downloaded ({error})") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    tokenizer.encode_special_tokens = True  # "[SEP]" in a text is text, no separator
+    tokenizer.encode_special_tokens = True  # "[SEP]" in a text is text, not a separator
     return tokenizer
 
 
@@ -184,20 +214,26 @@ def _tokenizer_digest(name: str) -> str:
     return hashlib.sha256(load_tokenizer(name).to_str().encode()).hexdigest()
 
 
-def _field_tokens(
-    strings: list[str], keep: list[bool], inverse: np.ndarray, owners: np.ndarray, texts: int
-) -> FieldTokens:
-    """Local tokens of the kept occurrences; two types with one string (function, functions) become one."""
-    vocabulary = sorted({string for string, kept in zip(strings, keep, strict=True) if kept})
-    number = {string: i for i, string in enumerate(vocabulary)}
-    local = np.array([number[string] if kept else -1 for string, kept in zip(strings, keep, strict=True)], np.int32)
+def _field_tokens(strings: list[str | None], inverse: np.ndarray, owners: np.ndarray, texts: int) -> FieldTokens:
+    """Number the tokens of a field; two words with one string (function, functions) become one token.
+
+    Args:
+        strings: the token of each distinct word, None to leave it out.
+        inverse: (words,) the distinct word of each word.
+        owners: (words,) the text of each word.
+        texts: number of texts.
+    """
+    vocabulary = sorted({string for string in strings if string is not None})
+    ids = {string: i for i, string in enumerate(vocabulary)}
+    local = np.array([-1 if string is None else ids[string] for string in strings], np.int32)
     tokens = local[inverse] if len(local) else np.zeros(0, np.int32)
     kept = tokens >= 0
     return FieldTokens(vocabulary, tokens[kept], np.bincount(owners[kept], minlength=texts).astype(np.int64))
 
 
 def _distinct_rows(hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(distinct rows, for each row the number of its distinct one); columns one by one, since sorting rows is slow."""
+    """Return the distinct rows, and for each row the number of its distinct one (column by column: sorting whole rows
+    is slow)."""
     code = np.zeros(len(hashes), np.int64)
     for column in hashes.T:
         values, inverse = np.unique(column, return_inverse=True)

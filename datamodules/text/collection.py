@@ -1,12 +1,13 @@
 """The collection as an Arrow table (id, text) that is read memory-mapped, with a look-up from document id to row.
 
-Written in one stream, whatever the size: only one 64-bit hash an id is kept in memory, to find duplicates and rows.
+Written in one stream, whatever the size: only one 64-bit hash per id is kept in memory, to find duplicates and rows.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from datamodules.text.line_report import LineReport
-from datamodules.text.lines import DUPLICATE, Document
+from datamodules.text.lines import DUPLICATE, Document, LineReport
 from lexical.errors import UserError
 from lexical.index.array_file import map_array
 
@@ -25,10 +25,10 @@ TABLE = "documents.arrow"
 
 
 class Collection:
-    """Documents by row number; nothing is loaded before it is asked for."""
+    """Documents by row number; nothing is loaded before it is used."""
 
     def __init__(self, folder: Path) -> None:
-        import datasets  # here: its import takes a second that reading a table's ids alone does not need
+        import datasets  # here: its import takes a second that worker processes do not need
 
         self.folder = folder
         self.table = datasets.Dataset.from_file(str(folder / TABLE))
@@ -46,65 +46,68 @@ class Collection:
         return self.table[int(row)]["text"]
 
     def ids(self, rows: np.ndarray) -> pa.Array:
-        """The ids of document rows, as an Arrow string array."""
-        taken = self.table.data.column("id").take(pa.array(np.asarray(rows)))
-        return taken.combine_chunks() if isinstance(taken, pa.ChunkedArray) else taken
+        """Return the ids of document rows as an Arrow string array."""
+        ids = self.table.data.column("id").take(pa.array(np.asarray(rows)))
+        return ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
 
     def rows(self, ids: list[str]) -> np.ndarray:
-        """(ids,) row of each document id, -1 where there is none."""
+        """Return (ids,) the row of each document id, -1 for an unknown id."""
         if not ids:
             return np.zeros(0, np.int64)
         unique, inverse = np.unique(np.array(ids, dtype=object), return_inverse=True)
         hashes = np.array([_hash(document_id) for document_id in unique], np.uint64)
-        at = np.searchsorted(self._hashes, hashes)
+        slots = np.searchsorted(self._hashes, hashes)
         rows = np.full(len(hashes), -1, np.int64)
         pending = np.arange(len(hashes))
-        while len(pending):  # one round, but for ids of equal hash
-            pending = pending[at[pending] < len(self._hashes)]
-            pending = pending[self._hashes[at[pending]] == hashes[pending]]
-            found = self._rows[at[pending]]
-            same = np.array(self.ids(found).to_pylist(), dtype=object) == unique[pending]
-            rows[pending[same]] = found[same]
+        while len(pending):  # one round, unless ids have equal hashes
+            pending = pending[slots[pending] < len(self._hashes)]
+            pending = pending[self._hashes[slots[pending]] == hashes[pending]]
+            candidates = self._rows[slots[pending]]
+            same = np.array(self.ids(candidates).to_pylist(), dtype=object) == unique[pending]
+            rows[pending[same]] = candidates[same]
             pending = pending[~same]
-            at[pending] += 1
+            slots[pending] += 1
         return rows[inverse]
 
 
 def read_texts(table: Path, start: int, end: int) -> list[str]:
-    """Texts of some rows; the file is mapped only as long as that takes, so its pages do not pile up in a worker."""
+    """Read the texts of some rows; the file is mapped only meanwhile, so its pages do not pile up in a worker."""
     with pa.memory_map(str(table)) as source:
         return pa.ipc.open_stream(source).read_all().column("text").slice(start, end - start).to_pylist()
 
 
 def write_collection(documents: Iterable[Document], report: LineReport, folder: Path) -> None:
-    """Writes `documents` to `folder`; a document whose id was there before is left out and counted in `report`."""
-    hashes, lines = array("Q"), array("q")
+    """Write `documents` to `folder`; of several documents with the same id the first is kept, the others are counted in
+    `report`."""
+    id_hashes, line_numbers = array("Q"), array("q")
     path = folder / TABLE
+    remaining = iter(documents)
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, SCHEMA) as writer:
-        for batch in _batches(documents):
+        while batch := list(islice(remaining, ROWS_PER_BATCH)):
             ids = [document.id for document in batch]
-            hashes.extend(map(_hash, ids))
-            lines.extend(document.line for document in batch)
+            id_hashes.extend(map(_hash, ids))
+            line_numbers.extend(document.line for document in batch)
             writer.write_batch(pa.record_batch([ids, [document.text for document in batch]], schema=SCHEMA))
-    if not hashes:
+    if not id_hashes:
         raise UserError(f"{report.file} has no sound document line. {report.summary() or ''}")
-    keep = _keep_first(path, np.frombuffer(hashes, np.uint64), np.frombuffer(lines, np.int64), report)
+    hashes = np.frombuffer(id_hashes, np.uint64)
+    hashes = hashes[_drop_duplicates(path, hashes, np.frombuffer(line_numbers, np.int64), report)]
     report.refuse_if_mostly_broken()
-    kept_hashes = np.frombuffer(hashes, np.uint64)[keep]
-    order = np.argsort(kept_hashes, kind="stable")
-    np.save(folder / "id_hashes.npy", kept_hashes[order])
+    order = np.argsort(hashes, kind="stable")
+    np.save(folder / "id_hashes.npy", hashes[order])
     np.save(folder / "id_rows.npy", order.astype(np.int64))
     np.save(folder / "id_order.npy", _id_order(path))
 
 
-def _keep_first(path: Path, hashes: np.ndarray, lines: np.ndarray, report: LineReport) -> np.ndarray:
-    """(rows,) bool, and the table rewritten without later rows of an id where there are such."""
+def _drop_duplicates(path: Path, hashes: np.ndarray, lines: np.ndarray, report: LineReport) -> np.ndarray:
+    """Rewrite the table without later rows of an id, if there are any; return (rows,) bool, the kept rows."""
     keep = np.ones(len(hashes), bool)
     order = np.argsort(hashes, kind="stable")
     equal = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
     if len(equal) == 0:
         return keep
     suspects = np.unique(np.concatenate([order[equal], order[equal + 1]]))
+    rewritten = path.with_suffix(".unique")
     with pa.memory_map(str(path)) as source:
         table = pa.ipc.open_stream(source).read_all()
         seen: set[str] = set()
@@ -113,7 +116,6 @@ def _keep_first(path: Path, hashes: np.ndarray, lines: np.ndarray, report: LineR
                 keep[row] = False
                 report.add(DUPLICATE, int(lines[row]))
             seen.add(document_id)
-        rewritten = path.with_suffix(".unique")
         with pa.OSFile(str(rewritten), "wb") as file, pa.ipc.new_stream(file, SCHEMA) as writer:
             start = 0
             for batch in table.to_batches():
@@ -124,24 +126,12 @@ def _keep_first(path: Path, hashes: np.ndarray, lines: np.ndarray, report: LineR
 
 
 def _id_order(path: Path) -> np.ndarray:
-    """(rows,) int32 place of each row's id among the sorted ids (by their bytes, so the same on every machine)."""
+    """Return (rows,) int32 rank of each row's id among the sorted ids (by bytes: the same on every machine)."""
     with pa.memory_map(str(path)) as source:
-        ids = pa.ipc.open_stream(source).read_all().column("id")
-        order = pc.sort_indices(ids).to_numpy()
-    place = np.empty(len(order), np.int32)
-    place[order] = np.arange(len(order), dtype=np.int32)
-    return place
-
-
-def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    batch: list[Document] = []
-    for document in documents:
-        batch.append(document)
-        if len(batch) == ROWS_PER_BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+        order = pc.sort_indices(pa.ipc.open_stream(source).read_all().column("id")).to_numpy()
+    rank = np.empty(len(order), np.int32)
+    rank[order] = np.arange(len(order), dtype=np.int32)
+    return rank
 
 
 def _hash(text: str) -> int:

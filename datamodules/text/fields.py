@@ -1,15 +1,16 @@
-"""The collection's tokens in each field: computed once, in parallel processes, kept as memory-mapped arrays.
+"""The collection's tokens in each field: computed once, in parallel processes, stored as memory-mapped arrays.
 
 Memory does not grow with the collection: shards of a fixed number of documents go to the workers and come back in
-order, so the result does not depend on the number of workers. What is kept in memory is the vocabulary.
+order, so the result does not depend on the number of workers. Only the vocabulary is kept in memory.
 
-A field folder holds ``tokens.npy`` and ``offsets.npy`` (documents as they were written), ``vocab.txt`` (line i =
-token i; most frequent first, ties by text; word pieces keep the tokenizer's numbers) and ``forward/`` (the forward
-index).
+A field folder holds ``tokens.npy`` and ``offsets.npy`` (documents in the order of the text), ``vocab.txt`` (line i =
+token i; most frequent first, ties by text; word pieces keep the tokenizer's numbers), ``forward/`` (the forward index)
+and ``queries/`` (token ids of the query sets).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 
 from datamodules.text.analysis import WORD_PIECES, AnalysisSettings, FieldTokens, WordPieceAnalyser, analyser_of
 from datamodules.text.collection import read_texts
+from datamodules.text.query_sets import QuerySet
 from datamodules.worker_pool import in_order
 from lexical.index.array_file import ArrayWriter, map_array, read_blocks
 from lexical.index.forward_index import ForwardIndex, build_forward_index, open_forward_index, read_document_blocks
@@ -49,29 +51,31 @@ class Field:
 
 
 def build_fields(
-    documents: Path,
-    count: int,
-    fields: tuple[str, ...],
-    settings: AnalysisSettings,
-    workers: int,
-    folder: Path,
+    documents: Path, count: int, fields: tuple[str, ...], settings: AnalysisSettings, workers: int, folder: Path
 ) -> None:
-    """Tokenises the `count` texts of the Arrow file `documents` into ``folder/FIELD`` for `fields` (one analyser's)."""
+    """Tokenise the `count` texts of the Arrow file `documents` into ``folder/FIELD`` for `fields` of one analyser."""
     writers = {field: _FieldWriter(folder / field) for field in fields}
     shards = range(0, count, DOCUMENTS_PER_SHARD)
     if len(shards) <= SHARDS_IN_ONE_PROCESS:
         workers = 1
     results = in_order(_analyse_shard, shards, workers, _start_worker, (documents, fields[0], settings))
-    for result in track(results, f"tokenise {', '.join(fields)}", total=len(shards)):
+    for tokens in track(results, f"tokenise {', '.join(fields)}", total=len(shards)):
         for field, writer in writers.items():
-            writer.append(_cut(result[field], settings.max_doc_tokens))
-    fixed = None
-    if next(iter(writers.values())).fixed_ids:
-        analyser = analyser_of(fields[0], settings)
-        assert isinstance(analyser, WordPieceAnalyser)
-        fixed = analyser.vocabulary
-    for writer in writers.values():
-        writer.finish(fixed)
+            writer.append(_cut(tokens[field], settings.max_doc_tokens))
+    for field, writer in writers.items():
+        analyser = analyser_of(field, settings) if field == WORD_PIECES else None
+        writer.finish(analyser.vocabulary if isinstance(analyser, WordPieceAnalyser) else None)
+
+
+def tokenise_queries(query_sets: Iterable[QuerySet], fields: dict[str, Field], settings: AnalysisSettings) -> None:
+    """Write the token ids of query sets into the folders of prepared fields of one analyser."""
+    tokeniser = QueryTokeniser(fields, settings)
+    for query_set in query_sets:
+        for name, tokens in tokeniser.tokenise(query_set.texts).items():
+            folder = fields[name].folder / "queries"
+            folder.mkdir(exist_ok=True)
+            np.save(folder / f"{query_set.name}.offsets.npy", tokens.offsets)
+            np.save(folder / f"{query_set.name}.tokens.npy", tokens.values)
 
 
 class QueryTokeniser:
@@ -79,27 +83,22 @@ class QueryTokeniser:
 
     def __init__(self, fields: dict[str, Field], settings: AnalysisSettings) -> None:
         self._analyser = analyser_of(next(iter(fields)), settings)
-        self._numbers: dict[str, dict[str, int]] = {}
-        for name, field in fields.items():
-            if name != WORD_PIECES:
-                self._numbers[name] = {token: i for i, token in enumerate(field.vocabulary())}
-        self._fields = tuple(fields)
+        self._ids = {
+            name: {} if name == WORD_PIECES else {token: i for i, token in enumerate(field.vocabulary())}
+            for name, field in fields.items()
+        }
 
     def tokenise(self, texts: list[str]) -> dict[str, Ragged]:
-        """field -> (row = text, values = token ids, -1 for a token that the collection does not have)."""
-        parts: dict[str, list[Ragged]] = {name: [] for name in self._fields}
+        """Return field -> (row = text, values = token ids, -1 for a token that the collection does not have)."""
+        parts: dict[str, list[Ragged]] = {name: [] for name in self._ids}
         for start in range(0, max(1, len(texts)), QUERIES_PER_SHARD):
             analysed = self._analyser.analyse(texts[start : start + QUERIES_PER_SHARD])
-            for name in self._fields:
-                parts[name].append(self._numbered(name, analysed[name]))
+            for name, ids in self._ids.items():
+                vocabulary, tokens, lengths = analysed[name]
+                if vocabulary:
+                    tokens = np.array([ids.get(token, -1) for token in vocabulary], np.int32)[tokens]
+                parts[name].append(Ragged(offsets_of(lengths), tokens))
         return {name: concatenated(rows) for name, rows in parts.items()}
-
-    def _numbered(self, name: str, found: FieldTokens) -> Ragged:
-        tokens = found.tokens
-        if found.vocabulary is not None and len(tokens):
-            number = self._numbers[name]
-            tokens = np.array([number.get(token, -1) for token in found.vocabulary], np.int32)[tokens]
-        return Ragged(offsets_of(found.lengths), tokens)
 
 
 _worker: dict[str, Any] = {}  # what a worker process keeps between shards
@@ -114,42 +113,39 @@ def _analyse_shard(start: int) -> dict[str, FieldTokens]:
     return _worker["analyser"].analyse(read_texts(_worker["documents"], start, start + DOCUMENTS_PER_SHARD))
 
 
-def _cut(field: FieldTokens, most: int | None) -> FieldTokens:
-    if most is None or not len(field.lengths) or field.lengths.max() <= most:
+def _cut(field: FieldTokens, max_tokens: int | None) -> FieldTokens:
+    if max_tokens is None or not len(field.lengths) or field.lengths.max() <= max_tokens:
         return field
-    cut = Ragged(offsets_of(field.lengths), field.tokens).head(most)
+    cut = Ragged(offsets_of(field.lengths), field.tokens).head(max_tokens)
     if field.vocabulary is None:
         return FieldTokens(None, cut.values, cut.lengths())
-    used, tokens = np.unique(cut.values, return_inverse=True)  # what is cut off is no word of the field
+    used, tokens = np.unique(cut.values, return_inverse=True)  # a word that is always cut off is not in the vocabulary
     return FieldTokens([field.vocabulary[i] for i in used], tokens.astype(np.int32), cut.lengths())
 
 
 class _FieldWriter:
-    """Collects the shards of one field: provisional token numbers first, the final ones when all have been seen."""
+    """Collects the shards of one field: with provisional token ids first, with the final ones when all are known."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
         self.folder = folder
-        self.fixed_ids = False
-        self._number: dict[str, int] = {}  # token -> provisional id
+        self._ids: dict[str, int] = {}  # token -> provisional id
         self._counts = np.zeros(0, np.int64)
         self._lengths: list[np.ndarray] = []
         self._tokens = ArrayWriter(folder / "provisional.npy", np.int32)
 
     def append(self, shard: FieldTokens) -> None:
-        if shard.vocabulary is None:
-            self.fixed_ids = True
-            self._tokens.append(shard.tokens)
-        else:
-            numbers = np.array([self._number.setdefault(t, len(self._number)) for t in shard.vocabulary], np.int32)
-            tokens = numbers[shard.tokens] if len(numbers) else shard.tokens
-            if len(self._number) > len(self._counts):
-                self._counts = np.concatenate([self._counts, np.zeros(len(self._number) - len(self._counts), np.int64)])
-            self._counts[numbers] += np.bincount(shard.tokens, minlength=len(numbers))
-            self._tokens.append(tokens)
+        tokens = shard.tokens
+        if shard.vocabulary:
+            ids = np.array([self._ids.setdefault(token, len(self._ids)) for token in shard.vocabulary], np.int32)
+            self._counts = np.pad(self._counts, (0, len(self._ids) - len(self._counts)))
+            self._counts[ids] += np.bincount(tokens, minlength=len(ids))
+            tokens = ids[tokens]
+        self._tokens.append(tokens)
         self._lengths.append(shard.lengths.astype(np.int32))
 
     def finish(self, fixed_vocabulary: list[str] | None) -> None:
+        """Number the tokens by frequency, unless their ids are those of a fixed vocabulary; build the forward index."""
         self._tokens.close()
         lengths = np.concatenate(self._lengths) if self._lengths else np.zeros(0, np.int32)
         np.save(self.folder / "offsets.npy", offsets_of(lengths))
@@ -158,17 +154,17 @@ class _FieldWriter:
             vocabulary = fixed_vocabulary
             provisional.rename(final)
         else:
-            by_text = sorted(self._number)
-            numbers = np.array([self._number[token] for token in by_text], np.int64)
-            order = np.argsort(-self._counts[numbers], kind="stable")
+            by_text = sorted(self._ids)
+            ids = np.array([self._ids[token] for token in by_text], np.int64)
+            order = np.argsort(-self._counts[ids], kind="stable")
             vocabulary = [by_text[i] for i in order]
-            place = np.empty(len(vocabulary), np.int32)
-            place[numbers[order]] = np.arange(len(vocabulary), dtype=np.int32)
+            final_ids = np.empty(len(vocabulary), np.int32)
+            final_ids[ids[order]] = np.arange(len(vocabulary), dtype=np.int32)
             with ArrayWriter(final, np.int32) as writer:
                 for block in read_blocks(provisional):
-                    writer.append(place[block])
+                    writer.append(final_ids[block])
             provisional.unlink()
         with (self.folder / "vocab.txt").open("w", encoding="utf-8") as file:
             file.writelines(f"{token}\n" for token in vocabulary)
-        self._number.clear()
+        self._ids.clear()
         build_forward_index(read_document_blocks(self.folder), len(vocabulary), self.folder / "forward")

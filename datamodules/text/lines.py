@@ -1,6 +1,6 @@
-"""Lines of plain or gzipped text files in the layouts of MS MARCO: documents, queries, qrels.
+"""Read lines of plain or gzipped text files in the layouts of MS MARCO: documents, queries, qrels.
 
-Each reader yields what is sound and counts what is not in a `LineReport`.
+Each reader yields sound lines and counts the broken ones in a `LineReport`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import codecs
 import gzip
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from datamodules.text.line_report import LineReport
 from lexical.errors import UserError
 
 COLUMNS = "with the wrong number of columns"
@@ -21,7 +21,35 @@ EMPTY = "with an empty text"
 NO_ID = "with an empty or blank-containing id"
 DUPLICATE = "with a duplicate id"
 GRADE = "whose grade is not a whole number"
-MOST_GRADE = 2**31 - 1  # grades are kept as int32
+MAX_GRADE = 2**31 - 1  # grades are stored as int32
+MAX_BROKEN = 0.5  # a file with a larger share of broken lines is refused
+
+
+@dataclass
+class LineReport:
+    """Broken lines of an input file: counted by kind, with the number of the first line of each kind."""
+
+    file: str
+    lines: int = 0
+    broken: dict[str, int] = field(default_factory=dict)  # kind -> lines
+    first: dict[str, int] = field(default_factory=dict)  # kind -> line number, from 1
+
+    def add(self, kind: str, line: int) -> None:
+        self.broken[kind] = self.broken.get(kind, 0) + 1
+        self.first[kind] = min(line, self.first.get(kind, line))
+
+    def summary(self) -> str | None:
+        """Describe the broken lines in one line; None if there are none."""
+        if not self.broken:
+            return None
+        kinds = ", ".join(f"{count:,} {kind} (first: line {self.first[kind]:,})" for kind, count in self.broken.items())
+        return f"{self.file}: left out {sum(self.broken.values()):,} of {self.lines:,} lines: {kinds}"
+
+    def refuse_if_mostly_broken(self) -> None:
+        if self.lines == 0:
+            raise UserError(f"{self.file} is empty")
+        if sum(self.broken.values()) > MAX_BROKEN * self.lines:
+            raise UserError(f"{self.file} is refused: most of its lines are broken. {self.summary()}")
 
 
 class Document(NamedTuple):
@@ -44,9 +72,9 @@ class Judgement(NamedTuple):
 
 
 def read_documents(path: Path, report: LineReport) -> Iterator[Document]:
-    """``id \\t text`` or ``id \\t url \\t title \\t body`` (the text is then title and body).
+    """Read ``id \\t text`` or ``id \\t url \\t title \\t body``, whose text is title and body.
 
-    The first sound line decides which.
+    The first sound line decides which of the two layouts the file has.
     """
     columns = 0
     for number, line in _lines(path, report):
@@ -65,7 +93,7 @@ def read_documents(path: Path, report: LineReport) -> Iterator[Document]:
 
 
 def read_queries(path: Path, report: LineReport) -> Iterator[Query]:
-    """``id \\t text``; the first of several lines with one id counts."""
+    """Read ``id \\t text``; of several lines with the same id the first counts."""
     seen: set[str] = set()
     for number, line in _lines(path, report):
         parts = line.split("\t")
@@ -83,7 +111,7 @@ def read_queries(path: Path, report: LineReport) -> Iterator[Query]:
 
 
 def read_qrels(path: Path, report: LineReport) -> Iterator[Judgement]:
-    """``qid 0 docid grade``, separated by blanks or tabs."""
+    """Read ``qid 0 docid grade``, separated by blanks or tabs."""
     for number, line in _lines(path, report):
         parts = line.split()
         if len(parts) != 4:
@@ -92,29 +120,25 @@ def read_qrels(path: Path, report: LineReport) -> Iterator[Judgement]:
         try:
             grade = int(parts[3])
         except ValueError:
-            grade = MOST_GRADE + 1
-        if abs(grade) > MOST_GRADE:
+            grade = MAX_GRADE + 1
+        if abs(grade) > MAX_GRADE:
             report.add(GRADE, number)
-            continue
-        yield Judgement(number, parts[0], parts[2], grade)
+        else:
+            yield Judgement(number, parts[0], parts[2], grade)
 
 
 def is_id(text: str) -> bool:
-    """Ids stand in TREC files, where blanks separate columns."""
+    """Return whether `text` can be an id: TREC files separate columns by blanks, so an id has none."""
     return bool(text) and not any(character.isspace() for character in text)
 
 
-def find_file(folder: Path, *names: str) -> Path | None:
-    """The first of `names` (each also as ``.gz``) that is in `folder`."""
-    for name in names:
-        for path in (folder / name, folder / f"{name}.gz"):
-            if path.is_file():
-                return path
-    return None
+def find_file(folder: Path, name: str) -> Path | None:
+    """Return the file `name` or ``name.gz`` of `folder`."""
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
 def _lines(path: Path, report: LineReport) -> Iterator[tuple[int, str]]:
-    """(line number, text without the line end) of every line that is UTF-8."""
+    """Yield (line number, text without the line end) of every line that is UTF-8."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
@@ -128,4 +152,6 @@ def _lines(path: Path, report: LineReport) -> Iterator[tuple[int, str]]:
                 except UnicodeDecodeError:
                     report.add(ENCODING, number)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path} is truncated or no gzip file (after line {report.lines:,}): fetch it again") from error
+        raise UserError(
+            f"{path} is truncated or not a gzip file (after line {report.lines:,}): download it again"
+        ) from error

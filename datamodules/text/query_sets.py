@@ -13,15 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from datamodules.text.collection import Collection
-from datamodules.text.line_report import LineReport
-from datamodules.text.lines import Judgement, Query
+from datamodules.text.lines import Judgement, LineReport, Query
 from lexical.errors import UserError
 from lexical.index.array_file import map_array
 from lexical.index.ragged import Ragged, offsets_of
 
 TRAIN_MODELING, TRAIN_FUSION, DEVELOPMENT, TEST = "train_modeling", "train_fusion", "development", "test"
-SPLIT_SEED = 20201231  # fixed, and apart from --seed: every run sees the same split
-FUSION_SHARE, FUSION_MOST = 0.1, 20_000
+SPLIT_SEED = 20201231  # fixed, and apart from --seed: every run has the same split
+FUSION_SHARE, MAX_FUSION = 0.1, 20_000
 
 UNKNOWN_DOCUMENT = "that point to a document that is not in the collection"
 UNKNOWN_QUERY = "that point to a query that is not in the query file"
@@ -44,15 +43,18 @@ class JudgedQuery(NamedTuple):
 
 
 class SplitSizes(NamedTuple):
-    """How many queries to take; None: the default rule of `split`."""
+    """Numbers of queries; None: the default of `split`."""
 
     train_fusion: int | None = None  # default: 10% of the training queries, at most 20,000
-    development: int | None = None  # default: half of the dev queries where there is no test set, else all
-    test: int | None = None  # default: all that is left
+    development: int | None = None  # default: half of the dev queries if there is no test set, else all
+    test: int | None = None  # default: all that are left
+
+
+DEFAULT_SIZES = SplitSizes()
 
 
 class QuerySet:
-    """One query set on disk; texts and judgements are read when asked for."""
+    """One query set on disk; texts and judgements are read when they are first used."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
@@ -94,6 +96,7 @@ class QuerySet:
         return bool(len(self.grades)) and int(self.grades.max()) > 1
 
     def qrels(self) -> list[tuple[str, str, int]]:
+        """Return (query id, document id, grade) of all judgements."""
         lines = (self.folder / f"{self.name}.qrels.tsv").read_text(encoding="utf-8").split("\n")[:-1]
         parts = (line.split() for line in lines)
         return [(query, document, int(grade)) for query, _, document, grade in parts]
@@ -101,24 +104,20 @@ class QuerySet:
 
 def write_query_set(queries: list[JudgedQuery], name: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    judged = [(query.id, *document) for query in queries for document in query.documents]
     with (folder / f"{name}.queries.tsv").open("w", encoding="utf-8") as file:
         file.writelines(f"{query.id}\t{query.text}\n" for query in queries)
     with (folder / f"{name}.qrels.tsv").open("w", encoding="utf-8") as file:
-        file.writelines(
-            f"{query.id} 0 {document} {grade}\n" for query in queries for document, _, grade in query.documents
-        )
-    judged = [(row, grade) for query in queries for _, row, grade in query.documents]
+        file.writelines(f"{query_id} 0 {document_id} {grade}\n" for query_id, document_id, _, grade in judged)
     lengths = np.array([len(query.documents) for query in queries], np.int64)
     np.save(folder / f"{name}.judged_offsets.npy", offsets_of(lengths))
-    np.save(folder / f"{name}.judged_rows.npy", np.array([row for row, _ in judged], np.int64))
-    np.save(folder / f"{name}.judged_grades.npy", np.array([grade for _, grade in judged], np.int32))
+    np.save(folder / f"{name}.judged_rows.npy", np.array([row for _, _, row, _ in judged], np.int64))
+    np.save(folder / f"{name}.judged_grades.npy", np.array([grade for *_, grade in judged], np.int32))
 
 
 def join_judgements(raw: RawSet, collection: Collection, notes: list[str]) -> list[JudgedQuery]:
-    """Queries with their judgements.
-
-    What points nowhere is counted, a query without a relevant document is left out and said.
-    """
+    """Return the queries with their judgements; note judgements that cannot be used and queries without a relevant
+    document, which are left out."""
     rows = collection.rows([judgement.document_id for judgement in raw.qrels])
     documents: dict[str, dict[str, tuple[str, int, int]]] = {query.id: {} for query in raw.queries}
     for judgement, row in zip(raw.qrels, rows, strict=True):
@@ -134,7 +133,9 @@ def join_judgements(raw: RawSet, collection: Collection, notes: list[str]) -> li
         notes.extend(filter(None, [report.summary()]))
     raw.query_report.refuse_if_mostly_broken()
     raw.qrel_report.refuse_if_mostly_broken()
-    joined = [JudgedQuery(query.id, _tsv_safe(query.text), list(documents[query.id].values())) for query in raw.queries]
+    joined = [
+        JudgedQuery(query.id, " ".join(query.text.split()), list(documents[query.id].values())) for query in raw.queries
+    ]
     usable = [query for query in joined if any(grade > 0 for _, _, grade in query.documents)]
     if len(usable) < len(joined):
         notes.append(
@@ -145,24 +146,18 @@ def join_judgements(raw: RawSet, collection: Collection, notes: list[str]) -> li
 
 
 def split(sets: dict[str, list[JudgedQuery]], sizes: SplitSizes, notes: list[str]) -> dict[str, list[JudgedQuery]]:
-    """train -> train_modeling + train_fusion; dev (+ test) -> development + test; other sets unchanged.
+    """Split train into train_modeling and train_fusion, and dev (with test) into development and test.
 
-    Queries are drawn at random and keep the order of their file. Whole groups of queries with the same text go to one
-    side. A training query whose text is in an evaluation set is left out.
+    Other sets are unchanged. Queries are drawn at random and keep the order of their file. Queries with the same text
+    stay on one side. A training query whose text is in an evaluation set is left out.
     """
     train, dev = sets["train"], sets["dev"]
-    fusion_size = min(FUSION_MOST, round(FUSION_SHARE * len(train)))
-    fusion, modeling = _draw(train, fusion_size if sizes.train_fusion is None else sizes.train_fusion)
-    if "test" in sets:
-        development, unused_dev = _draw(dev, len(dev) if sizes.development is None else sizes.development)
-        remaining = sets["test"]
-    else:
-        development, remaining = _draw(dev, len(dev) // 2 if sizes.development is None else sizes.development)
-        unused_dev = []
-    test, unused = _draw(remaining, len(remaining) if sizes.test is None else sizes.test)
-    unused += unused_dev
-    if unused:
-        notes.append(f"{len(unused):,} dev or test queries are beyond the sizes asked for and are not used")
+    fusion, modeling = _draw(train, sizes.train_fusion, min(MAX_FUSION, round(FUSION_SHARE * len(train))))
+    development, others = _draw(dev, sizes.development, len(dev) if "test" in sets else len(dev) // 2)
+    pool, unused_dev = (sets["test"], others) if "test" in sets else (others, [])
+    test, unused = _draw(pool, sizes.test, len(pool))
+    if count := len(unused) + len(unused_dev):
+        notes.append(f"{count:,} dev or test queries exceed the configured sizes and are not used")
     further = {name: queries for name, queries in sets.items() if name not in ("train", "dev", "test")}
     return without_shared_texts(
         {TRAIN_MODELING: modeling, TRAIN_FUSION: fusion, DEVELOPMENT: development, TEST: test, **further}, notes
@@ -170,47 +165,43 @@ def split(sets: dict[str, list[JudgedQuery]], sizes: SplitSizes, notes: list[str
 
 
 def without_shared_texts(sets: dict[str, list[JudgedQuery]], notes: list[str]) -> dict[str, list[JudgedQuery]]:
-    """The sets with no query text in two of them: test keeps all of its own, then further sets, development, fusion."""
-    later = [TEST, *(name for name in sets if name not in (TRAIN_MODELING, TRAIN_FUSION, DEVELOPMENT, TEST))]
+    """Leave out queries so that no text is in two sets: test keeps all its queries, then come further sets,
+    development, train_fusion, train_modeling."""
+    own_names = (TRAIN_MODELING, TRAIN_FUSION, DEVELOPMENT, TEST)
+    further = [name for name in sets if name not in own_names]
     owner: dict[str, str] = {}
     kept: dict[str, list[JudgedQuery]] = {}
-    for name in [*later, DEVELOPMENT, TRAIN_FUSION, TRAIN_MODELING]:
-        mine = [query for query in sets[name] if owner.setdefault(same_text(query.text), name) == name]
-        if len(mine) < len(sets[name]):
-            notes.append(
-                f"{name}: {len(sets[name]) - len(mine):,} queries have the text of a query of another set, left out"
-            )
-        kept[name] = mine
-    for name in (TRAIN_MODELING, TRAIN_FUSION, DEVELOPMENT, TEST):
+    for name in [TEST, *further, DEVELOPMENT, TRAIN_FUSION, TRAIN_MODELING]:
+        kept[name] = [query for query in sets[name] if owner.setdefault(same_text(query.text), name) == name]
+        if count := len(sets[name]) - len(kept[name]):
+            notes.append(f"{name}: {count:,} queries have the text of a query of another set, left out")
+    for name in own_names:
         if not kept[name]:
             size = TRAIN_FUSION if name == TRAIN_MODELING else name
             raise UserError(
                 f"query set {name} is empty: give more judged queries, or other sizes (--data.{size}_queries N)"
             )
-    for name in sets:
-        if not kept[name]:
-            notes.append(f"{name}: no query is left, the set is not used")
+    notes += [f"{name}: no query is left, the set is not used" for name in sets if not kept[name]]
     return {name: kept[name] for name in sets if kept[name]}
 
 
 def same_text(text: str) -> str:
-    """What two query texts have in common when they are the same to a person."""
+    """Return a form of a query text that is equal for texts that are the same to a person."""
     return " ".join(text.casefold().split()).rstrip(" .?!")
 
 
-def _draw(queries: list[JudgedQuery], size: int) -> tuple[list[JudgedQuery], list[JudgedQuery]]:
-    """(about `size` queries, the others): whole groups of one text, drawn at random, in file order."""
+def _draw(queries: list[JudgedQuery], size: int | None, default: int) -> tuple[list[JudgedQuery], list[JudgedQuery]]:
+    """Draw at most `size` queries; return (drawn, others) in file order, with all queries of a text on one side."""
+    size = default if size is None else size
     groups: dict[str, list[int]] = {}
     for position, query in enumerate(queries):
         groups.setdefault(same_text(query.text), []).append(position)
-    ordered = list(groups.values())
+    members = list(groups.values())
     drawn: set[int] = set()
-    for number in np.random.default_rng(SPLIT_SEED).permutation(len(ordered)):
-        if len(drawn) + len(ordered[number]) <= size:
-            drawn.update(ordered[number])
-    rest = [query for position, query in enumerate(queries) if position not in drawn]
-    return [query for position, query in enumerate(queries) if position in drawn], rest
-
-
-def _tsv_safe(text: str) -> str:
-    return " ".join(text.split())
+    for number in np.random.default_rng(SPLIT_SEED).permutation(len(members)):
+        if len(drawn) + len(members[number]) <= size:
+            drawn.update(members[number])
+    sides: tuple[list[JudgedQuery], list[JudgedQuery]] = ([], [])
+    for position, query in enumerate(queries):
+        sides[position not in drawn].append(query)
+    return sides

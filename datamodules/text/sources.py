@@ -1,26 +1,30 @@
-"""Where a collection and its queries come from: a folder in the MS MARCO layout, the official files, or
+"""Where a collection and its queries come from: a folder in the MS MARCO layout, the official files of MS MARCO, or
 ``ir_datasets``.
 
-A source yields documents in a stream and the raw query sets ``train``, ``dev``, perhaps ``test``, and further judged
-ones.
+A source is written into the folder ``texts`` of the cache: the collection, the query sets, and notes on what was left
+out.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import re
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from datamodules.text.line_report import LineReport
+from datamodules.cached_step import code_version
+from datamodules.text.collection import Collection, write_collection
 from datamodules.text.lines import (
     EMPTY,
     NO_ID,
     Document,
     Judgement,
+    LineReport,
     Query,
     find_file,
     is_id,
@@ -28,18 +32,83 @@ from datamodules.text.lines import (
     read_qrels,
     read_queries,
 )
-from datamodules.text.query_sets import DEVELOPMENT, TRAIN_FUSION, TRAIN_MODELING, RawSet
+from datamodules.text.query_sets import (
+    DEFAULT_SIZES,
+    DEVELOPMENT,
+    TRAIN_FUSION,
+    TRAIN_MODELING,
+    JudgedQuery,
+    RawSet,
+    SplitSizes,
+    join_judgements,
+    split,
+    write_query_set,
+)
 from lexical.errors import UserError
-from lexical.terminal import say
+from lexical.terminal import say, track
+
+TEXT_CODE = [f"datamodules.text.{name}" for name in ("sources", "collection", "query_sets", "lines")]
 
 
-class Source(Protocol):
+class TextSource(Protocol):
+    """Writes the folder ``texts``."""
+
     def identity(self) -> Any:
-        """JSON-able: everything that determines the content."""
+        """Return everything that determines the content (JSON-able)."""
+        ...
 
-    def documents(self, report: LineReport) -> Iterator[Document]: ...
+    def write(self, folder: Path) -> None: ...
 
-    def query_sets(self) -> dict[str, RawSet]: ...
+
+def write_documents(documents: Iterable[Document], report: LineReport, folder: Path) -> Collection:
+    (folder / "collection").mkdir()
+    write_collection(documents, report, folder / "collection")
+    return Collection(folder / "collection")
+
+
+def write_query_sets(sets: dict[str, list[JudgedQuery]], notes: list[str], folder: Path) -> None:
+    """Write the final query sets and all notes."""
+    for name, queries in sets.items():
+        write_query_set(queries, name, folder / "query_sets")
+    sizes = ", ".join(f"{name} {len(sets[name]):,}" for name in sets)
+    notes.append(f"no query text is in two query sets (checked): {sizes}")
+    (folder / "query_sets.json").write_text(json.dumps(list(sets)) + "\n")
+    (folder / "notes.json").write_text(json.dumps(notes, indent=1) + "\n")
+
+
+class RawTexts:
+    """A collection and raw query sets (train, dev, perhaps test, further judged sets), split as in the paper.
+
+    Args:
+        label: name of the collection in messages.
+        sizes: of the query sets.
+    """
+
+    def __init__(self, label: str, sizes: SplitSizes) -> None:
+        self.label, self.sizes = label, sizes
+
+    def documents(self, report: LineReport) -> Iterator[Document]:
+        raise NotImplementedError
+
+    def query_sets(self) -> dict[str, RawSet]:
+        raise NotImplementedError
+
+    def raw_identity(self) -> Any:
+        """Return what determines documents and raw query sets."""
+        raise NotImplementedError
+
+    def identity(self) -> Any:
+        return {"source": self.raw_identity(), "sizes": self.sizes, "code": code_version(TEXT_CODE)}
+
+    def write(self, folder: Path) -> None:
+        report = LineReport(self.label)
+        collection = write_documents(track(self.documents(report), f"read {self.label}"), report, folder)
+        notes = [*filter(None, [report.summary()])]
+        raw = self.query_sets()
+        judged = {name: join_judgements(raw_set, collection, notes) for name, raw_set in raw.items()}
+        write_query_sets(split(judged, self.sizes, notes), notes, folder)
+        reports = [report, *(part for raw_set in raw.values() for part in (raw_set.query_report, raw_set.qrel_report))]
+        (folder / "line_reports.json").write_text(json.dumps([asdict(part) for part in reports], indent=1) + "\n")
 
 
 class SetFiles(NamedTuple):
@@ -47,48 +116,34 @@ class SetFiles(NamedTuple):
     qrels: Path
 
 
-class FileSource:
-    """Files of a folder: one collection, and a pair (queries, qrels) a query set."""
+class FileTexts(RawTexts):
+    """Files of a folder: one collection, and two files for each query set."""
 
-    def __init__(self, collection: Path, sets: dict[str, SetFiles]) -> None:
+    def __init__(self, label: str, collection: Path, sets: dict[str, SetFiles], sizes: SplitSizes) -> None:
+        super().__init__(label, sizes)
         self.collection, self.sets = collection, sets
 
-    def identity(self) -> Any:
+    def raw_identity(self) -> Any:
         files = [self.collection, *(path for pair in self.sets.values() for path in pair)]
-        return {
-            "sets": sorted(self.sets),
-            "files": [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files],
-        }
+        stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+        return {"sets": sorted(self.sets), "files": stats}
 
     def documents(self, report: LineReport) -> Iterator[Document]:
         return read_documents(self.collection, report)
 
     def query_sets(self) -> dict[str, RawSet]:
-        return {name: _read_set(pair) for name, pair in self.sets.items()}
+        sets = {}
+        for name, files in self.sets.items():
+            query_report, qrel_report = LineReport(files.queries.name), LineReport(files.qrels.name)
+            queries = list(read_queries(files.queries, query_report))
+            sets[name] = RawSet(queries, list(read_qrels(files.qrels, qrel_report)), query_report, qrel_report)
+        return sets
 
 
-def _read_set(files: SetFiles) -> RawSet:
-    query_report, qrel_report = LineReport(files.queries.name), LineReport(files.qrels.name)
-    queries, qrels = (
-        list(read_queries(files.queries, query_report)),
-        list(read_qrels(files.qrels, qrel_report)),
-    )
-    return RawSet(queries, qrels, query_report, qrel_report)
+def folder_texts(folder: Path, sizes: SplitSizes = DEFAULT_SIZES) -> FileTexts:
+    """Return the source of a folder with ``collection.tsv``, ``queries.NAME.tsv`` and ``qrels.NAME.tsv``.
 
-
-def existing_folder(path: str | Path | None, flag: str = "--data.path") -> Path:
-    if not path:
-        raise UserError(f"give the folder of the data with {flag} DIR")
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
-        raise UserError(f"{flag}: there is no folder {folder}")
-    return folder
-
-
-def folder_source(folder: Path) -> FileSource:
-    """``collection.tsv``, ``queries.NAME.tsv`` and ``qrels.NAME.tsv``.
-
-    ``test`` may be missing, further names are evaluated too.
+    ``test`` may be missing; sets of other names are evaluated too.
     """
     sets = {}
     for path in sorted(folder.glob("queries.*.tsv*")):
@@ -97,9 +152,9 @@ def folder_source(folder: Path) -> FileSource:
         if not path.name.endswith((".tsv", ".tsv.gz")) or name in sets:
             continue
         if not re.fullmatch(r"[\w-]+", name):
-            raise UserError(f"{path}: the name of a query set is made of letters, digits, '-' and '_'")
-        if name in RESERVED:
-            raise UserError(f"{path}: {name} is a set that is made from train or dev; give the file another name")
+            raise UserError(f"{path}: the name of a query set may have letters, digits, '-' and '_' only")
+        if name in (TRAIN_MODELING, TRAIN_FUSION, DEVELOPMENT):
+            raise UserError(f"{path}: the set {name} is drawn from train or dev; rename the file")
         if qrels is None:
             say(f"{path.name} is left out: there is no qrels.{name}.tsv beside it in {folder}")
         else:
@@ -107,88 +162,71 @@ def folder_source(folder: Path) -> FileSource:
     for name in ("train", "dev"):
         if name not in sets:
             raise UserError(f"{folder} has no queries.{name}.tsv (or .tsv.gz) with qrels.{name}.tsv")
-    return FileSource(_required(folder, "collection.tsv"), sets)
+    return FileTexts("collection.tsv", _collection_file(folder, "collection.tsv"), sets, sizes)
 
 
-RESERVED = (TRAIN_MODELING, TRAIN_FUSION, DEVELOPMENT)
-
-
-class OfficialSet(NamedTuple):
-    name: str
-    queries: tuple[str, ...]  # official file names, the first that is there counts
-    qrels: tuple[str, ...]
-    required: bool = False
-
-
-OFFICIAL_FILES: dict[str, tuple[str, list[OfficialSet]]] = {
+# kind -> (collection, set -> alternatives of (queries, qrels))
+OFFICIAL_FILES: dict[str, tuple[str, dict[str, list[tuple[str, str]]]]] = {
     "passage": (
         "collection.tsv",
-        [
-            OfficialSet("train", ("queries.train.tsv",), ("qrels.train.tsv",), required=True),
-            OfficialSet(
-                "dev",
-                ("queries.dev.tsv", "queries.dev.small.tsv"),
-                ("qrels.dev.tsv", "qrels.dev.small.tsv"),
-                required=True,
-            ),
-            OfficialSet("trec2019", ("msmarco-test2019-queries.tsv",), ("2019qrels-pass.txt",)),
-            OfficialSet("trec2020", ("msmarco-test2020-queries.tsv",), ("2020qrels-pass.txt",)),
-        ],
+        {
+            "train": [("queries.train.tsv", "qrels.train.tsv")],
+            "dev": [("queries.dev.tsv", "qrels.dev.tsv"), ("queries.dev.small.tsv", "qrels.dev.small.tsv")],
+            "trec2019": [("msmarco-test2019-queries.tsv", "2019qrels-pass.txt")],
+            "trec2020": [("msmarco-test2020-queries.tsv", "2020qrels-pass.txt")],
+        },
     ),
     "document": (
         "msmarco-docs.tsv",
-        [
-            OfficialSet("train", ("msmarco-doctrain-queries.tsv",), ("msmarco-doctrain-qrels.tsv",), required=True),
-            OfficialSet("dev", ("msmarco-docdev-queries.tsv",), ("msmarco-docdev-qrels.tsv",), required=True),
-            OfficialSet("trec2019", ("msmarco-test2019-queries.tsv",), ("2019qrels-docs.txt",)),
-            OfficialSet("trec2020", ("msmarco-test2020-queries.tsv",), ("2020qrels-docs.txt",)),
-        ],
+        {
+            "train": [("msmarco-doctrain-queries.tsv", "msmarco-doctrain-qrels.tsv")],
+            "dev": [("msmarco-docdev-queries.tsv", "msmarco-docdev-qrels.tsv")],
+            "trec2019": [("msmarco-test2019-queries.tsv", "2019qrels-docs.txt")],
+            "trec2020": [("msmarco-test2020-queries.tsv", "2020qrels-docs.txt")],
+        },
     ),
 }
 
 
-def official_source(folder: Path, kind: str) -> FileSource:
-    """The official MS MARCO v1 files of `kind` ("passage" or "document"), under their own names, plain or gzipped."""
-    collection, sets = OFFICIAL_FILES[kind]
-    found = {}
-    for wanted in sets:
-        pairs = [
-            (find_file(folder, queries), find_file(folder, qrels))
-            for queries, qrels in zip(wanted.queries, wanted.qrels, strict=True)
-        ]
+def official_texts(folder: Path, kind: str, sizes: SplitSizes = DEFAULT_SIZES) -> FileTexts:
+    """Return the source of the official MS MARCO v1 files of `kind` ("passage" or "document"), plain or gzipped."""
+    collection, official_sets = OFFICIAL_FILES[kind]
+    sets = {}
+    for name, alternatives in official_sets.items():
+        pairs = [(find_file(folder, queries), find_file(folder, qrels)) for queries, qrels in alternatives]
         queries, qrels = max(pairs, key=lambda pair: (None not in pair, pair != (None, None)))
+        first = alternatives[0]
         if queries is not None and qrels is not None:
-            found[wanted.name] = SetFiles(queries, qrels)
-        elif wanted.required:
-            raise UserError(
-                f"{folder} lacks {wanted.queries[0]} or {wanted.qrels[0]} (plain or .gz) of MS MARCO {kind} ranking"
-            )
+            sets[name] = SetFiles(queries, qrels)
+        elif name in ("train", "dev"):
+            raise UserError(f"{folder} lacks {first[0]} or {first[1]} (plain or .gz) of MS MARCO {kind} ranking")
         elif queries is not None or qrels is not None:
-            missing = wanted.qrels[0] if qrels is None else wanted.queries[0]
-            raise UserError(f"{folder} has one file of {wanted.name} but lacks {missing} (plain or .gz)")
-    return FileSource(_required(folder, collection), found)
+            missing = first[1] if qrels is None else first[0]
+            raise UserError(f"{folder} has one file of {name} but lacks {missing} (plain or .gz)")
+    return FileTexts(f"MS MARCO {kind} collection", _collection_file(folder, collection), sets, sizes)
 
 
-class IrDatasetsSource:
-    """A data set of ``ir_datasets`` (downloaded by it on first use), e.g. base ``msmarco-passage``."""
+class IrDatasetsTexts(RawTexts):
+    """MS MARCO from ``ir_datasets``, which downloads it on first use; `base` is, for example, ``msmarco-passage``."""
 
-    SUBSETS: ClassVar = {
-        "train": "train",
-        "dev": "dev",
-        "trec2019": "trec-dl-2019/judged",
-        "trec2020": "trec-dl-2020/judged",
-    }
+    SUBSETS = (
+        ("train", "train"),
+        ("dev", "dev"),
+        ("trec2019", "trec-dl-2019/judged"),
+        ("trec2020", "trec-dl-2020/judged"),
+    )
 
-    def __init__(self, base: str) -> None:
+    def __init__(self, base: str, sizes: SplitSizes = DEFAULT_SIZES) -> None:
+        super().__init__(f"{base} of ir_datasets", sizes)
         self.base = base
 
-    def identity(self) -> Any:
+    def raw_identity(self) -> Any:
         import ir_datasets
 
         return {"ir_datasets": self.base, "version": ir_datasets.__version__, "subsets": self.SUBSETS}
 
     def documents(self, report: LineReport) -> Iterator[Document]:
-        for number, document in enumerate(self._fetched(self.base, "docs_iter"), start=1):
+        for number, document in enumerate(self._rows(self.base, "docs_iter"), start=1):
             report.lines = number
             fields = [getattr(document, name, "") for name in ("title", "body", "text")]
             text = " ".join(" ".join(field.split()) for field in fields if field).strip()
@@ -200,21 +238,17 @@ class IrDatasetsSource:
                 yield Document(number, document.doc_id, text)
 
     def query_sets(self) -> dict[str, RawSet]:
-        return {name: self._read_set(f"{self.base}/{subset}") for name, subset in self.SUBSETS.items()}
+        return {name: self._query_set(f"{self.base}/{subset}") for name, subset in self.SUBSETS}
 
-    def _read_set(self, name: str) -> RawSet:
-        texts, judged = self._fetched(name, "queries_iter"), self._fetched(name, "qrels_iter")
+    def _query_set(self, name: str) -> RawSet:
+        texts, judgements = self._rows(name, "queries_iter"), self._rows(name, "qrels_iter")
         queries = [Query(i, query.query_id, query.text) for i, query in enumerate(texts, start=1)]
-        qrels = [Judgement(i, q.query_id, q.doc_id, int(q.relevance)) for i, q in enumerate(judged, start=1)]
-        return RawSet(
-            queries,
-            qrels,
-            LineReport(f"{name} queries", len(queries)),
-            LineReport(f"{name} qrels", len(qrels)),
-        )
+        qrels = [Judgement(i, row.query_id, row.doc_id, int(row.relevance)) for i, row in enumerate(judgements, 1)]
+        reports = LineReport(f"{name} queries", len(queries)), LineReport(f"{name} qrels", len(qrels))
+        return RawSet(queries, qrels, *reports)
 
-    def _fetched(self, name: str, part: str) -> Iterator[Any]:
-        """The rows of a part of a data set; one clear line where it cannot be downloaded or its files are damaged."""
+    def _rows(self, name: str, part: str) -> Iterator[Any]:
+        """Yield the rows of a part of a data set; a `UserError` if it cannot be downloaded or is damaged."""
         data = self._load(name)
         try:
             yield from getattr(data, part)()
@@ -223,7 +257,7 @@ class IrDatasetsSource:
                 raise
             raise UserError(
                 f"ir_datasets cannot get {name} ({type(error).__name__}: {error}); "
-                "fetch the official files elsewhere and give their folder with --data.path DIR"
+                "download the official files elsewhere and give their folder with --data.path DIR"
             ) from error
 
     def _load(self, name: str) -> Any:
@@ -232,11 +266,21 @@ class IrDatasetsSource:
         try:
             return ir_datasets.load(name)
         except KeyError as error:
-            raise UserError(f"ir_datasets knows no data set {name}") from error
+            raise UserError(f"ir_datasets has no data set {name}") from error
 
 
-def _required(folder: Path, name: str) -> Path:
-    path = find_file(folder, name)
+def existing_path(flag: str, path: str | Path | None, kind: str = "folder") -> Path:
+    """Return the existing folder or file that a setting names."""
     if not path:
+        raise UserError(f"give the {kind} of the data with {flag} DIR")
+    expanded = Path(path).expanduser()
+    if not (expanded.is_dir() if kind == "folder" else expanded.is_file()):
+        raise UserError(f"{flag}: there is no {kind} {expanded}")
+    return expanded
+
+
+def _collection_file(folder: Path, name: str) -> Path:
+    path = find_file(folder, name)
+    if path is None:
         raise UserError(f"{folder} has no {name} (or {name}.gz)")
     return path

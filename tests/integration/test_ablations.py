@@ -256,7 +256,7 @@ def test_lines_are_trained_measured_compared_and_kept(
     base = {"name": "model1_word", "row": "model1_word", "claim": "as it is"}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"ablations": [base, *chosen]}))
     data = {
-        "data": {"class_path": "datamodules.retrieval_data.Folder"},
+        "data": {"class_path": "datamodules.Folder"},
         "for_models": {"model1_word": {"model": {"fields": ["word"], "iterations": 3}}},
     }
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(data))

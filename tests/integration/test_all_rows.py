@@ -148,7 +148,7 @@ def test_wrong_arguments_get_one_line(arguments: list[str], message: str) -> Non
 class Place:
     def __init__(self, folder: Path, work: Path, left_out: list[str]) -> None:
         self.work = work
-        content = {"data": {"class_path": "datamodules.retrieval_data.Folder"}, "leave_out": left_out}
+        content = {"data": {"class_path": "datamodules.Folder"}, "leave_out": left_out}
         (work / "mine.yaml").write_text(yaml.safe_dump(content))
         self.data = ["--data", str(work / "mine.yaml"), "--data.path", str(folder)]
 

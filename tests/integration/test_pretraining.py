@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from callbacks.target_pretraining import held_out_batches, share_of
 from datamodules.batches.epoch_loader import EpochLoader
 from datamodules.batches.sentence_pairs import SHORTEST, PretrainingTokens, SentencePairs
-from datamodules.retrieval_data import PyDocs
+from datamodules import PyDocs
 from lexical.batches import NOT_HIDDEN
 from lexical.encoders import PACKAGED
 from lexical.errors import UserError

@@ -1,15 +1,15 @@
-"""The data modules: what `--data NAME` chooses."""
+"""The data sets that `--data NAME` chooses: where their texts come from. The settings are those of `RetrievalData`."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from typing import Literal
+from typing import Any, Literal
 
+from datamodules.pydocs.embedded_data import PyDocsTexts
 from datamodules.retrieval_data import RetrievalData
 from datamodules.text.query_sets import SplitSizes
-from datamodules.text.sources import IrDatasetsSource, Source, existing_folder, folder_source, official_source
-from datamodules.text.text_folder import FileTexts, PyDocsTexts
+from datamodules.text.sources import IrDatasetsTexts, existing_path, folder_texts, official_texts
 from lexical.errors import require
 
 
@@ -20,9 +20,11 @@ class PyDocs(RetrievalData):
         granularity: "passage" (the docstring) or "page" (the class or module that it belongs to).
     """
 
-    def __init__(self, granularity: Literal["passage", "page"] = "passage", workers: int = 0, **kwargs) -> None:  # type: ignore[no-untyped-def]
+    def __init__(
+        self, granularity: Literal["passage", "page"] = "passage", workers: int = 0, **settings: Any
+    ) -> None:  # fmt: skip
         name = {"passage": "pydocs_passage", "page": "pydocs_doc"}[granularity]
-        super().__init__(name, PyDocsTexts(granularity, workers), workers=workers, **kwargs)
+        super().__init__(name, PyDocsTexts(granularity, workers), workers=workers, **settings)
 
 
 class Folder(RetrievalData):
@@ -31,24 +33,23 @@ class Folder(RetrievalData):
     Args:
         path: the folder with collection.tsv, queries.{train,dev,test}.tsv and qrels.{train,dev,test}.tsv.
         train_fusion_queries: training queries that learn fusion weights (default: 10%, at most 20,000).
-        development_queries: queries to tune on (default: all of dev, or half of it where there is no test).
+        development_queries: queries to tune on (default: all of dev, or half of it if there is no test).
         test_queries: queries to measure on (default: all of test, or the other half of dev).
     """
 
-    def __init__(  # type: ignore[no-untyped-def]
+    def __init__(
         self,
         path: str | None = None,
         train_fusion_queries: int | None = None,
         development_queries: int | None = None,
         test_queries: int | None = None,
-        **kwargs,
+        **settings: Any,
     ) -> None:
-        folder = existing_folder(path)
+        folder = existing_path("--data.path", path)
+        base = re.sub(r"[^\w.-]", "_", folder.resolve().name)
         digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:6]
         sizes = _sizes(train_fusion_queries, development_queries, test_queries)
-        texts = FileTexts(folder_source(folder), "collection.tsv", sizes)
-        base = re.sub(r"[^\w.-]", "_", folder.resolve().name)
-        super().__init__(f"folder-{base}-{digest}", texts, **kwargs)
+        super().__init__(f"folder-{base}-{digest}", folder_texts(folder, sizes), **settings)
 
 
 class MSMarco(RetrievalData):
@@ -62,21 +63,21 @@ class MSMarco(RetrievalData):
         test_queries: queries to measure on.
     """
 
-    def __init__(  # type: ignore[no-untyped-def]
+    def __init__(
         self,
         kind: Literal["passage", "document"] = "passage",
         path: str | None = None,
         train_fusion_queries: int | None = None,
         development_queries: int | None = None,
         test_queries: int | None = None,
-        **kwargs,
+        **settings: Any,
     ) -> None:
-        source: Source = IrDatasetsSource(f"msmarco-{kind}")
-        if path is not None:
-            source = official_source(existing_folder(path), kind)
         sizes = _sizes(train_fusion_queries, development_queries, test_queries)
-        name = {"passage": "msmarco_passage", "document": "msmarco_doc"}[kind]
-        super().__init__(name, FileTexts(source, f"MS MARCO {kind} collection", sizes), **kwargs)
+        if path is None:
+            texts: Any = IrDatasetsTexts(f"msmarco-{kind}", sizes)
+        else:
+            texts = official_texts(existing_path("--data.path", path), kind, sizes)
+        super().__init__({"passage": "msmarco_passage", "document": "msmarco_doc"}[kind], texts, **settings)
 
 
 def _sizes(train_fusion: int | None, development: int | None, test: int | None) -> SplitSizes:
