@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from lexical.errors import UserError, require, run_script
-from lexical.terminal import say
 
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("--models", {"type": str | None, "default": None, "help": "names of trained rankers, separated by commas"}),
@@ -34,17 +33,21 @@ def serve(argv: Sequence[str]) -> None:
     if take_option(argv, "model")[0] is not None:
         raise UserError("serve.py takes --models a,b,c (with an s)")
     resolved = resolve(argv)
+    from apps.searching import Searcher
     from apps.serving import SearchService, run_server
-    from apps.trained_rankers import load_served, open_searcher
+    from apps.trained_rankers import load_explaining, load_quick
     from pipeline.command_line import parse_data
 
     parsed, built = parse_data(resolved, "A search page on your own machine.", OPTIONS)
     require(bool(parsed.host), "--host", repr(parsed.host), "an address or a name, such as 127.0.0.1")
     require(0 <= parsed.port < 65536, "--port", parsed.port, "from 0 (a free one) to 65535")
     require(1 <= parsed.top <= MOST_RESULTS, "--top", parsed.top, f"from 1 to {MOST_RESULTS}")
-    rankers = load_served(parsed.models, built.data, parsed.output_dir, parsed.seed)
-    service = SearchService(open_searcher(built.data), rankers, parsed.top)
-    say("warming up")
+    arguments = (built.data, parsed.output_dir, parsed.seed)
+    if parsed.models is None:
+        rankers = load_quick(*arguments)
+    else:
+        rankers = {name: load_explaining(name, *arguments) for name in parsed.models.split(",")}
+    service = SearchService(Searcher(built.data), rankers, parsed.top)
     service.warm_up()
     run_server(service, built.data.name, parsed.host, parsed.port)
 

@@ -1,207 +1,146 @@
 "use strict";
-// One explained document (the JSON of evaluation/explanation.py) as a card: point at a query word, and what it rests on
-// in the document lights up; point at a document word, and the query words that rest on it do. All texts are written
-// with textContent: whatever a query or a document says, it stays text.
+// One explained document (the JSON of apps/explanation_page.py) as a card. Pointing at a query word highlights its evidence
+// in the document; pointing at a document word marks the query words that rest on it. All texts are written with
+// textContent: whatever a query or a document says, it stays text.
 
 const evidenceView = (() => {
-  const LISTED = 5; // document words of a query word in the table
-  const LEAST = 0.01; // a smaller part of what a query word rests on is not listed
-  const element = (name, className, text) => {
-    const made = document.createElement(name);
-    if (className) made.className = className;
-    if (text !== undefined) made.textContent = text;
-    return made;
-  };
-  const percent = (share) => (share >= 0.995 ? "100" : share >= 0.0995 ? (100 * share).toFixed(0) : (100 * share).toFixed(1)) + "%";
+  // attributes: an object, or the class
+  function element(name, attributes, ...children) {
+    const node = document.createElement(name);
+    const pairs = typeof attributes === "string" ? { class: attributes } : attributes;
+    for (const [key, value] of Object.entries(pairs)) node.setAttribute(key, value);
+    node.append(...children);
+    return node;
+  }
+  const percent = (share) => (100 * share).toFixed(share >= 0.995 || share >= 0.0995 ? 0 : 1) + "%";
   const short = (value) => String(Number(value.toPrecision(5)));
+  const valueOf = (feature, word) => (feature.kind === "model1" ? word.log_score : word.value);
 
-  // Python counts characters, JavaScript half-characters of the rarer ones.
-  const characters = (text) => Array.from(text);
+  // titles: of the columns; rows: cells that are texts, or numbers as [text]
+  function tableOf(className, titles, rows) {
+    const table = element("table", className);
+    table.createTHead().insertRow().append(...titles.map((title) => element("th", {}, title)));
+    const body = table.createTBody();
+    for (const cells of rows) {
+      body.insertRow().append(...cells.map((cell) => element("td", Array.isArray(cell) ? "number" : {}, String(cell))));
+    }
+    return element("div", "scroll", table);
+  }
 
-  function textOf(explanation, feature, lit) {
-    const box = element("p", "text");
-    box.tabIndex = 0;
-    box.setAttribute("role", "region");
-    box.setAttribute("aria-label", "text of the document");
-    const text = characters(explanation.text);
-    const used = new Map(); // number of a document word -> what rests on it
-    feature.query_words.forEach((word, place) => {
+  // The text with a mark for each document word that a query word rests on; marks gets {mark, shares} for each,
+  // where shares maps the index of a query word to its share.
+  function textOf(explanation, feature, marks) {
+    const box = element("p", { class: "text", tabindex: 0, role: "region", "aria-label": "text of the document" });
+    const text = Array.from(explanation.text); // Python counts characters, JavaScript UTF-16 units
+    const slice = (start, stop) => text.slice(start, stop).join("");
+    const evidence = new Map(); // document word -> its shares
+    feature.query_words.forEach((word, index) => {
       for (const [number, share] of word.rests_on) {
-        if (!used.has(number)) used.set(number, new Map());
-        used.get(number).set(place, share);
+        if (!evidence.has(number)) evidence.set(number, new Map());
+        evidence.get(number).set(index, share);
       }
     });
-    const chunks = new Map(feature.chunks.map((number, place) => [number, place + 2]));
-    const numbers = [...new Set([...used.keys(), ...chunks.keys()])].sort((a, b) => a - b);
-    const end = feature.unread_from ?? text.length;
-    let at = 0;
-    for (const number of numbers) {
+    const chunks = new Map(feature.chunks.map((number, index) => [number, index + 2]));
+    let position = 0;
+    for (const number of [...new Set([...evidence.keys(), ...chunks.keys()])].sort((a, b) => a - b)) {
       const [start, stop] = feature.document_words[number];
-      if (start < at) continue; // a character of several pieces: it is there already
-      box.append(text.slice(at, start).join(""));
+      if (start < position) continue; // a character of several pieces: it is shown already
+      box.append(slice(position, start));
       if (chunks.has(number)) box.append(element("span", "chunk", `chunk ${chunks.get(number)}`));
-      if (used.has(number)) {
-        const mark = element("mark", "", text.slice(start, stop).join(""));
-        lit.marks.push({ mark, shares: used.get(number) });
-        box.append(mark);
-      } else {
-        box.append(text.slice(start, stop).join(""));
-      }
-      at = stop;
+      const word = evidence.has(number) ? element("mark", {}, slice(start, stop)) : slice(start, stop);
+      if (evidence.has(number)) marks.push({ mark: word, shares: evidence.get(number) });
+      box.append(word);
+      position = stop;
     }
-    box.append(text.slice(at, Math.max(at, end)).join(""));
-    if (end < text.length) box.append(element("span", "unread", `${text.slice(end).join("")} (not read by the ranker from here on)`));
+    const end = feature.unread_from ?? text.length;
+    box.append(slice(position, Math.max(position, end)));
+    if (end < text.length) box.append(element("span", "unread", `${slice(end)} (not read by the ranker from here on)`));
     return box;
   }
 
-  function chipsOf(feature, lit) {
-    const list = element("ul", "words");
-    feature.query_words.forEach((word, place) => {
-      const item = element("li");
-      const chip = element("button", "", word.word);
-      chip.type = "button";
-      chip.setAttribute("aria-pressed", "false");
-      const value = feature.kind === "model1" ? word.log_score : word.value;
-      chip.append(" ", element("small", "", value.toFixed(2)));
-      chip.title = feature.kind === "model1" ? `log P(${word.word} | document)` : `BM25 of ${word.word}`;
-      chip.addEventListener("pointerenter", () => lit.show(place));
-      chip.addEventListener("pointerleave", () => lit.show(null));
-      chip.addEventListener("focus", () => lit.show(place));
-      chip.addEventListener("blur", () => lit.show(null));
-      chip.addEventListener("click", () => lit.pin(place));
-      lit.chips.push(chip);
-      item.append(chip);
-      list.append(item);
-    });
-    for (const word of feature.unread_query_words) {
-      const item = element("li", "quiet", `${word} (not read)`);
-      list.append(item);
-    }
-    return list;
-  }
-
-  function tableOf(explanation, feature) {
-    const text = characters(explanation.text);
-    const table = element("table", "shares");
-    const head = table.createTHead().insertRow();
-    for (const title of ["query word", feature.kind === "model1" ? "log P(q|D)" : "adds", "document words (share)"]) {
-      head.append(element("th", "", title));
-    }
-    const body = table.createTBody();
-    for (const word of feature.query_words) {
-      const shares = new Map();
-      for (const [number, share] of word.rests_on) {
-        const [start, stop] = feature.document_words[number];
-        const said = text.slice(start, stop).join("").toLowerCase();
-        shares.set(said, (shares.get(said) ?? 0) + share);
-      }
-      const best = [...shares].sort((a, b) => b[1] - a[1]);
-      const parts = best.slice(0, LISTED).map(([said, share]) => `${said} ${percent(share)}`);
-      const others = best.slice(LISTED).reduce((sum, [, share]) => sum + share, word.others);
-      for (const [name, share] of [["other words", others], ["the collection", word.smoothing], ["the floor", word.floor]]) {
-        if (share >= LEAST) parts.push(`(${name} ${percent(share)})`);
-      }
-      const row = body.insertRow();
-      row.append(element("td", "", word.word));
-      row.append(element("td", "number", (feature.kind === "model1" ? word.log_score : word.value).toFixed(3)));
-      row.append(element("td", "", parts.length ? parts.join(", ") : "nothing"));
-    }
-    const scroll = element("div", "scroll");
-    scroll.append(table);
-    return scroll;
-  }
-
   function bodyOf(explanation, feature) {
-    const lit = {
-      chips: [], marks: [], pinned: null,
-      show(place) {
-        const shown = place ?? lit.pinned;
-        for (const { mark, shares } of lit.marks) {
-          const all = [...shares.values()].reduce((sum, one) => sum + one, 0);
-          const share = shown === null ? Math.min(1, all) : shares.get(shown) ?? 0;
-          mark.dataset.share = share.toFixed(4);
-          mark.style.setProperty("--share", (shown === null ? share : Math.sqrt(share)).toFixed(4)); // of one word a tenth is seen
-        }
-      },
-      pin(place) {
-        lit.pinned = lit.pinned === place ? null : place;
-        lit.chips.forEach((chip, number) => chip.setAttribute("aria-pressed", String(number === lit.pinned)));
-        lit.show(null);
-        if (lit.pinned === null || !lit.marks.length) return;
-        const of = ({ shares }) => shares.get(place) ?? 0;
-        const best = lit.marks.reduce((most, one) => (of(one) > of(most) ? one : most));
-        if (of(best) > 0) text.scrollTo({ top: best.mark.offsetTop - text.offsetTop - text.clientHeight / 3 });
-      },
-    };
-    const body = element("div");
-    const chips = chipsOf(feature, lit);
-    const text = textOf(explanation, feature, lit);
-    for (const { mark, shares } of lit.marks) {
-      mark.title = [...shares].sort((a, b) => b[1] - a[1]).map(([place, share]) => `${feature.query_words[place].word} ${percent(share)}`).join(", ");
-      mark.addEventListener("pointerenter", () => shares.forEach((_, place) => lit.chips[place].classList.add("lit")));
-      mark.addEventListener("pointerleave", () => lit.chips.forEach((chip) => chip.classList.remove("lit")));
+    const marks = [];
+    const text = textOf(explanation, feature, marks);
+    let pinned = null; // index of the query word whose evidence stays highlighted
+
+    // Highlight the evidence of the query word, or of the pinned one, or of all words together.
+    function highlight(index) {
+      const shown = index ?? pinned;
+      for (const { mark, shares } of marks) {
+        const sum = [...shares.values()].reduce((total, share) => total + share, 0);
+        const share = shown === null ? Math.min(1, sum) : shares.get(shown) ?? 0;
+        mark.dataset.share = share.toFixed(4);
+        mark.style.setProperty("--share", (shown === null ? share : Math.sqrt(share)).toFixed(4)); // a tenth can be seen
+      }
     }
-    const details = element("details");
-    details.append(element("summary", "quiet", "query word ← document words"), tableOf(explanation, feature));
-    body.append(chips, text, details);
-    lit.show(null);
-    return body;
+
+    function pin(index) {
+      pinned = pinned === index ? null : index;
+      buttons.forEach((button, number) => button.setAttribute("aria-pressed", String(number === pinned)));
+      highlight(null);
+      const shareOf = ({ shares }) => shares.get(pinned) ?? 0;
+      const best = marks.reduce((most, item) => (shareOf(item) > shareOf(most) ? item : most), { shares: new Map() });
+      if (best.mark) text.scrollTo({ top: best.mark.offsetTop - text.offsetTop - text.clientHeight / 3 });
+    }
+
+    const buttons = feature.query_words.map((word, index) => {
+      const title = feature.kind === "model1" ? `log P(${word.word} | document)` : `BM25 of ${word.word}`;
+      const value = element("small", {}, valueOf(feature, word).toFixed(2));
+      const button = element("button", { type: "button", title, "aria-pressed": false }, word.word, " ", value);
+      for (const event of ["pointerenter", "focus"]) button.addEventListener(event, () => highlight(index));
+      for (const event of ["pointerleave", "blur"]) button.addEventListener(event, () => highlight(null));
+      button.addEventListener("click", () => pin(index));
+      return button;
+    });
+    for (const { mark, shares } of marks) {
+      const sorted = [...shares].sort((a, b) => b[1] - a[1]);
+      mark.title = sorted.map(([index, share]) => `${feature.query_words[index].word} ${percent(share)}`).join(", ");
+      mark.addEventListener("pointerenter", () => shares.forEach((_, index) => buttons[index].classList.add("lit")));
+      mark.addEventListener("pointerleave", () => buttons.forEach((button) => button.classList.remove("lit")));
+    }
+    const unread = feature.unread_query_words.map((word) => element("li", "quiet", `${word} (not read)`));
+    const words = element("ul", "words", ...buttons.map((button) => element("li", {}, button)), ...unread);
+    const titles = ["query word", feature.kind === "model1" ? "log P(q|D)" : "adds", "document words (share)"];
+    const rows = feature.query_words.map((word) => {
+      const strongest = word.strongest.map(([name, share]) => `${name} ${percent(share)}`).join(", ");
+      return [word.word, [valueOf(feature, word).toFixed(3)], strongest || "nothing"];
+    });
+    const summary = element("summary", "quiet", "query word ← document words");
+    highlight(null);
+    return element("div", {}, words, text, element("details", {}, summary, tableOf("shares", titles, rows)));
   }
 
   function headerOf(hit) {
-    const header = element("header");
+    const header = element("header", {});
     if (hit.rank !== null) header.append(element("span", "quiet", `${hit.rank}.`));
     header.append(element("span", "id", hit.document), element("span", "score", short(hit.score)));
     return header;
   }
 
-  // A document whose evidence is not known yet.
-  function plainCard(hit) {
-    const box = element("article", "hit");
-    box.append(headerOf(hit), element("p", "text", hit.text));
-    return box;
-  }
+  // A document whose evidence has not arrived yet.
+  const plainCard = (hit) => element("article", "hit", headerOf(hit), element("p", "text", hit.text));
 
   function card(explanation) {
-    const box = element("article", "hit");
     const header = headerOf(explanation);
     const features = [...explanation.features].reverse(); // the ranker's own first
-    if (explanation.features.length > 1) {
-      const sum = explanation.features.map((one) => `${short(one.weight)} × ${short(one.value)} ${one.name}`).join(" + ");
-      header.append(element("span", "quiet", `= ${sum}`));
-    }
-    box.append(header);
-    let body = bodyOf(explanation, features[0]);
+    const body = element("div", {}, bodyOf(explanation, features[0]));
     if (features.length > 1) {
-      const choice = element("select");
-      choice.setAttribute("aria-label", "part of the score that is shown");
-      features.forEach((one, number) => choice.append(new Option(one.name, String(number))));
-      choice.addEventListener("change", () => {
-        const next = bodyOf(explanation, features[Number(choice.value)]);
-        body.replaceWith(next);
-        body = next;
-      });
-      header.append(choice);
+      const parts = explanation.features.map((part) => `${short(part.weight)} × ${short(part.value)} ${part.name}`);
+      const options = features.map((feature, index) => new Option(feature.name, String(index)));
+      const choice = element("select", { "aria-label": "part of the score that is shown" }, ...options);
+      choice.addEventListener("change", () => body.replaceChildren(bodyOf(explanation, features[Number(choice.value)])));
+      header.append(element("span", "quiet", `= ${parts.join(" + ")}`), choice);
     }
-    box.append(body);
-    return box;
+    return element("article", "hit", header, body);
   }
 
-  function difference(found) {
-    const table = element("table");
-    const head = table.createTHead().insertRow();
-    const several = found.features.length > 1;
-    for (const title of ["query word", ...found.features, ...(several ? ["together"] : [])]) head.append(element("th", "", title));
-    const body = table.createTBody();
-    const signed = (value) => (value > 0 ? "+" : "") + value.toFixed(4);
-    for (const { word, by_feature: values, total } of found.words) {
-      const row = body.insertRow();
-      row.append(element("td", "", word));
-      for (const value of several ? [...values, total] : values) row.append(element("td", "number", signed(value)));
-    }
-    const scroll = element("div", "scroll");
-    scroll.append(table);
-    return scroll;
+  function difference(content) {
+    const several = content.features.length > 1;
+    const rows = content.words.map(({ word, by_feature: values, total }) => {
+      const signed = [...values, ...(several ? [total] : [])].map((value) => [(value > 0 ? "+" : "") + value.toFixed(4)]);
+      return [word, ...signed];
+    });
+    return tableOf("plain", ["query word", ...content.features, ...(several ? ["together"] : [])], rows);
   }
 
   return { card, plainCard, difference, element };

@@ -14,7 +14,7 @@ from apps.explanation import Explanation
 from apps.explanation_page import explanation_page, explanations_json
 from apps.explanation_text import show, show_difference
 from apps.searching import LONGEST_QUERY, Hits, Query, Searcher
-from apps.trained_rankers import load_explaining, open_searcher
+from apps.trained_rankers import load_explaining
 from datamodules.retrieval_data import RetrievalData
 from lexical.errors import UserError, require
 from lexical.small_files import write_text
@@ -34,7 +34,7 @@ def explain_query(model: str, parsed: Namespace, data: RetrievalData) -> list[Ex
     if parsed.against and parsed.against == parsed.doc:
         raise UserError("--against: give another document than --doc")
     ranker = load_explaining(model, data, parsed.output_dir, parsed.seed)
-    searcher = open_searcher(data)
+    searcher = Searcher(data)
     query = searcher.query(parsed.query, ranker.field)
     hits = _hits(searcher, ranker, query, parsed)
     explanations = list(searcher.explain(model, ranker, query, hits))

@@ -64,19 +64,23 @@ class Explanation(NamedTuple):
 
 
 class Word(NamedTuple):
-    """Tokens that are read as one word: tokens[first:last]."""
+    """Tokens that are read as one word."""
 
     text: str
     start: int  # characters
     end: int
-    first: int
-    last: int
+    tokens: slice
 
 
 class QueryWord(NamedTuple):
-    """A word of the query and its evidence; the fractions sum to 1, or all are 0 where the word has no evidence."""
+    """A word of the query and its evidence.
 
-    word: Word
+    `fractions`, `smoothing` and `floor` sum to 1, or are all 0 where the word has no evidence.
+    """
+
+    text: str
+    start: int  # characters
+    end: int
     value: float  # what it adds to the feature's score
     log_score: float  # of Model 1: sum of ln P(q|D) of its tokens
     fractions: np.ndarray  # (document words,)
@@ -127,10 +131,10 @@ def words_of(spans: Sequence[TokenSpan], text: str, pieces: bool = False) -> lis
         if span.token.startswith(CONTINUES) and words and not pieces and _adjacent(text, words[-1].end, span.start):
             last = words[-1]
             end = max(last.end, span.end)  # a character may be several pieces
-            words[-1] = Word(text[last.start : end], last.start, end, last.first, number + 1)
+            words[-1] = Word(text[last.start : end], last.start, end, slice(last.tokens.start, number + 1))
         else:
             shown = span.token if pieces else text[span.start : span.end]
-            words.append(Word(shown, span.start, span.end, number, number + 1))
+            words.append(Word(shown, span.start, span.end, slice(number, number + 1)))
     return words
 
 
@@ -143,45 +147,42 @@ def feature_view(feature: Feature, query: str, text: str, pieces: bool = False) 
     """Sum the evidence of tokens to that of words."""
     evidence, parts = feature.evidence, feature.evidence.fractions()
     q_read, d_read = evidence.shares.shape
-    query_words = words_of(feature.query[:q_read], query, pieces)
     document_words = words_of(feature.document[:d_read], text, pieces)
-    edges = np.array([word.first for word in document_words], np.int64)
-    by_word = np.add.reduceat(parts.shares, edges, axis=1) if len(edges) else np.zeros((q_read, 0))
-    views = []
-    for word in query_words:
-        tokens = slice(word.first, word.last)
-        value = float(evidence.values[tokens].sum())
-        means = by_word[tokens].mean(axis=0), float(parts.smoothing[tokens].mean()), float(parts.floor[tokens].mean())
-        views.append(QueryWord(word, value, value * evidence.normaliser, *means))
-    unread = feature.document[d_read].start if d_read < len(feature.document) else None
-    chunks = [int(np.searchsorted(edges, start, side="right")) - 1 for start in evidence.chunks[1:]]
-    return FeatureView(views, words_of(feature.query[q_read:], query, pieces), document_words, unread, chunks)
+    first_tokens = np.array([word.tokens.start for word in document_words], np.int64)
+    shares = np.add.reduceat(parts.shares, first_tokens, axis=1) if document_words else np.zeros((q_read, 0))
+    query_words = []
+    for word in words_of(feature.query[:q_read], query, pieces):
+        tokens, value = word.tokens, float(evidence.values[word.tokens].sum())
+        rest = float(parts.smoothing[tokens].mean()), float(parts.floor[tokens].mean())
+        log_score = value * evidence.normaliser
+        query_words.append(QueryWord(*word[:3], value, log_score, shares[tokens].mean(axis=0), *rest))
+    unread_from = feature.document[d_read].start if d_read < len(feature.document) else None
+    chunks = [int(np.searchsorted(first_tokens, start, side="right")) - 1 for start in evidence.chunks[1:]]
+    return FeatureView(
+        query_words, words_of(feature.query[q_read:], query, pieces), document_words, unread_from, chunks
+    )
 
 
 class Difference(NamedTuple):
     """How much more a query word adds to one document's score than to another's."""
 
-    text: str
+    word: str
     by_feature: tuple[float, ...]  # weights of the fusion included
-
-    @property
-    def total(self) -> float:
-        return sum(self.by_feature)
 
 
 def differences(first: Explanation, second: Explanation) -> list[Difference]:
     """Compare two documents by query word, in the order of the query.
 
-    The totals sum to the difference of the two scores.
+    All values together sum to the difference of the two scores.
     """
     if (first.model, first.query) != (second.model, second.query):
         raise ValueError("two documents can be compared for one query and one ranker only")
-    values: dict[Word, list[float]] = {}
+    values: dict[tuple[int, int, str], list[float]] = {}  # (start, end, text) of a query word -> by feature
     for number in reversed(range(len(first.features))):  # the ranker's own words; the first stage's are added to them
         views = [feature_view(item.features[number], item.query, item.text) for item in (first, second)]
-        for ours, theirs in zip(views[0].query, views[1].query, strict=True):
-            word = ours.word
-            overlapping = (key for key in values if word.start < key.end and key.start < word.end)
-            row = values.setdefault(next(overlapping, word), [0.0] * len(first.features))
-            row[number] += first.features[number].weight * (ours.value - theirs.value)
-    return [Difference(word.text, tuple(values[word])) for word in sorted(values, key=lambda word: word.start)]
+        for word, other in zip(views[0].query, views[1].query, strict=True):
+            overlapping = (key for key in values if word.start < key[1] and key[0] < word.end)
+            key = next(overlapping, (word.start, word.end, word.text))
+            row = values.setdefault(key, [0.0] * len(first.features))
+            row[number] += first.features[number].weight * (word.value - other.value)
+    return [Difference(key[2], tuple(values[key])) for key in sorted(values)]

@@ -1,30 +1,13 @@
 (() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
-  const queries = Array.isArray(data) ? data : [data];
-  const first = document.getElementById("explained");
-  const blank = first.cloneNode(true);
-
-  function fill(box, found) {
-    const part = (id) => box.querySelector(`#${id}`);
-    part("query").textContent = found.query;
-    part("about").textContent = `ranked by ${found.model} on ${found.data}`;
-    for (const explanation of found.documents) part("documents").append(evidenceView.card(explanation));
-    if (found.difference) {
-      part("difference").hidden = false;
-      part("difference-title").textContent = found.difference.title;
-      part("difference").append(evidenceView.difference(found.difference));
-    }
+  const { element, card, difference } = evidenceView;
+  const queries = JSON.parse(document.getElementById("data").textContent);
+  for (const content of queries) {
+    const about = element("p", "quiet", `ranked by ${content.model} on ${content.data}`);
+    const section = element("section", {}, element("h1", {}, content.query), about);
+    if (content.difference) section.append(element("h2", {}, content.difference.title), difference(content.difference));
+    section.append(...content.documents.map(card));
+    document.getElementById("help").before(section);
   }
-
-  fill(first, queries[0]);
-  let last = first;
-  for (const found of queries.slice(1)) {
-    const box = blank.cloneNode(true);
-    fill(box, found);
-    for (const one of [box, ...box.querySelectorAll("[id]")]) one.removeAttribute("id"); // an id is there once
-    last.after(box);
-    last = box;
-  }
-  const what = queries.length === 1 ? queries[0].query : `${queries.length} queries`;
-  document.title = `${what} – ${queries[0].model}`;
+  const shown = queries.length === 1 ? queries[0].query : `${queries.length} queries`;
+  document.title = `${shown} – ${queries[0].model}`;
 })();

@@ -33,52 +33,42 @@ def explanations_json(
             "title": f"Why {first.document} is {where} {second.document}",
             "score": first.score - second.score,
             "features": [feature.name for feature in first.features],
-            "words": [
-                {"word": word.text, "by_feature": list(word.by_feature), "total": word.total}
-                for word in differences(first, second)
-            ],
+            "words": [{**word._asdict(), "total": sum(word.by_feature)} for word in differences(first, second)],
         }
     return content
 
 
 def explanation_json(explanation: Explanation, pieces: bool = False) -> dict[str, Any]:
     """Return one document and all parts of its score in plain types."""
-    return {
-        "model": explanation.model,
-        "query": explanation.query,
-        "document": explanation.document,
-        "rank": explanation.rank,
-        "score": _rounded(explanation.score),
-        "text": explanation.text,
-        "features": [_feature_json(explanation, feature, pieces) for feature in explanation.features],
-    }
+    features = [_feature_json(explanation, feature, pieces) for feature in explanation.features]
+    return {**explanation._asdict(), "features": features}
 
 
 def _feature_json(explanation: Explanation, feature: Feature, pieces: bool) -> dict[str, Any]:
     view = feature_view(feature, explanation.query, explanation.text, pieces)
     words = []
     for word in view.query:
-        kept = _largest(word.fractions)
-        shares = word.fractions[kept]
+        listed = _largest(word.fractions)
+        shares = word.fractions[listed]
         words.append(
             {
-                "word": word.word.text,
-                "start": word.word.start,
-                "end": word.word.end,
-                "value": _rounded(word.value),
-                "log_score": _rounded(word.log_score),
-                "rests_on": list(zip(kept.tolist(), np.round(shares, 5).tolist(), strict=True)),
-                "others": _rounded(max(0.0, float(word.fractions.sum() - shares.sum())), 4),
-                "smoothing": _rounded(word.smoothing, 4),
-                "floor": _rounded(word.floor, 4),
-                "strongest": [(share.text, _rounded(share.share, 4)) for share in view.strongest(word)],
+                "word": word.text,
+                "start": word.start,
+                "end": word.end,
+                "value": word.value,
+                "log_score": word.log_score,
+                "rests_on": list(zip(listed.tolist(), np.round(shares, 5).tolist(), strict=True)),
+                "others": max(0.0, float(word.fractions.sum() - shares.sum())),
+                "smoothing": word.smoothing,
+                "floor": word.floor,
+                "strongest": [(share.text, round(share.share, 4)) for share in view.strongest(word)],
             }
         )
     return {
         "name": feature.name,
         "kind": feature.evidence.kind,
-        "weight": _rounded(feature.weight),
-        "value": _rounded(feature.value),
+        "weight": feature.weight,
+        "value": feature.value,
         "query_words": words,
         "unread_query_words": [word.text for word in view.unread_query],
         "document_words": [(word.start, word.end) for word in view.document],
@@ -90,20 +80,15 @@ def _feature_json(explanation: Explanation, feature: Feature, pieces: bool) -> d
 def _largest(fractions: np.ndarray) -> np.ndarray:
     """Return the numbers of the document words that are listed, in the order of the text."""
     least = max(LEAST_OF_BEST * float(fractions.max(initial=0.0)), SMALLEST)
-    kept = np.argsort(-fractions, kind="stable")[:MOST_LISTED]
-    return np.sort(kept[fractions[kept] >= least])
-
-
-def _rounded(value: float, digits: int = 9) -> float:
-    return float(f"{value:.{digits}g}")
+    largest = np.argsort(-fractions, kind="stable")[:MOST_LISTED]
+    return np.sort(largest[fractions[largest] >= least])
 
 
 def explanation_page(contents: Sequence[Mapping[str, Any]]) -> str:
     """Return one page of `explanations_json` contents, one query below the other."""
-    scripts = [page_part(__file__, name) for name in ("evidence_view.js", "explanation_page.js")]
     parts = {
         "style": page_part(__file__, "evidence_view.css"),
         "data": script_json(contents),
-        "script": "\n".join(scripts),
+        "script": page_part(__file__, "evidence_view.js") + page_part(__file__, "explanation_page.js"),
     }
     return filled(page_part(__file__, "explanation_page.html"), parts)

@@ -43,12 +43,12 @@ def show_difference(first: Explanation, second: Explanation, console: Console) -
     several = len(first.features) > 1
     for name in [*(feature.name for feature in first.features), *(["together"] if several else [])]:
         table.add_column(_printable(name), justify="right")
-    words = sorted(differences(first, second), key=lambda word: -abs(word.total))
-    rows = [np.array([*word.by_feature, *([word.total] if several else [])]) for word in words]
-    for word, row in zip(words, rows, strict=True):
-        table.add_row(Text(_printable(word.text)), *map(_signed, row))
-    if rows:
-        table.add_row(Text("sum", "bold"), *map(_signed, np.sum(rows, axis=0)))
+    words = sorted(differences(first, second), key=lambda word: -abs(sum(word.by_feature)))
+    totals = tuple(sum(column) for column in zip(*(word.by_feature for word in words), strict=True))
+    rows = [(word.word, "", word.by_feature) for word in words]
+    for name, style, values in [*rows, ("sum", "bold", totals)] if rows else []:
+        cells = [*values, sum(values)] if several else values
+        table.add_row(Text(_printable(name), style), *map(_signed, cells))
     console.print(Padding(table, (0, 0, 1, 2)))
 
 
@@ -62,7 +62,7 @@ def _table(feature: Feature, view: FeatureView) -> Table:
             times = f" x{share.times}" if share.times > 1 else ""
             shares.append(f"{_printable(share.text)}{times}").append(f" {100 * share.share:.0f}%   ", "dim")
         value = word.log_score if model1 else word.value
-        table.add_row(Text(_printable(word.word.text), "bold"), f"{value:.3f}", "<-", shares or Text("nothing", "dim"))
+        table.add_row(Text(_printable(word.text), "bold"), f"{value:.3f}", "<-", shares or Text("nothing", "dim"))
     for unread in view.unread_query:
         table.add_row(Text(_printable(unread.text), "dim"), "", "", Text("not read: the query is too long", "dim"))
     return table

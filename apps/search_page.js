@@ -2,114 +2,88 @@
   const byId = (id) => document.getElementById(id);
   const [form, input, ranker, status, columns] = ["form", "query", "ranker", "status", "columns"].map(byId);
   const PAUSE = 120; // milliseconds without a key before a query is sent, and between two queries
-  const [BUSY, TRIES] = [503, 5]; // status of a server with too many queries; how often it is asked
-  const LONGEST_ADDRESS = 1000; // characters of a query that the address of the page may hold
+  const [BUSY, TRIES] = [503, 5]; // status of a server with too many queries; requests that are sent to it at most
   let timer = 0;
-  let sent = -Infinity; // when a query was sent last
-  let waiting = null; // the request that is under way; a newer one ends it
+  let lastSent = -Infinity; // time of the last query
+  let pending = null; // AbortController of the query that waits for its answer; a newer query aborts it
 
   function say(text, wrong = false) {
     status.textContent = text;
     status.classList.toggle("wrong", wrong);
+    if (wrong) columns.hidden = true; // the documents there belong to another query
   }
 
-  function fail(text) {
-    columns.hidden = true; // what is there belongs to another query
-    say(text, true);
-  }
-
-  function moved(hit, others) {
-    const before = others.get(hit.document);
+  function movement(hit, ranksBefore) {
+    const before = ranksBefore.get(hit.document);
     if (before === undefined) return "not among the first of BM25";
     if (before === hit.rank) return "";
     return before > hit.rank ? `▲ from ${before}` : `▼ from ${before}`;
   }
 
-  function show(found, cardOf) {
-    const ranks = new Map(found.left.map((hit) => [hit.document, hit.rank]));
-    byId("right-title").textContent = found.ranker;
-    for (const side of ["left", "right"]) {
-      const cards = found[side].map((hit) => {
+  function show(content, cardOf) {
+    const ranks = new Map(content.left.map((hit) => [hit.document, hit.rank]));
+    byId("right-title").textContent = content.ranker;
+    byId("left").replaceChildren(...content.left.map(cardOf));
+    byId("right").replaceChildren(
+      ...content.right.map((hit) => {
         const card = cardOf(hit);
-        const move = side === "right" ? moved(hit, ranks) : "";
-        if (move) card.querySelector("header").append(evidenceView.element("span", "moved", move));
+        card.querySelector("header").append(evidenceView.element("span", "moved", movement(hit, ranks)));
         return card;
-      });
-      byId(side).replaceChildren(...cards);
-    }
-    columns.hidden = found.left.length === 0;
+      }),
+    );
+    columns.hidden = content.left.length === 0;
   }
 
-  async function ask(what, query, signal) {
+  // A busy server is asked again, after longer and longer pauses.
+  async function request(path, query, signal) {
     for (let tries = 1; ; tries++) {
-      const answer = await fetch(what, {
+      const response = await fetch(path, {
         method: "POST",
         headers: { "Content-Type": "application/json" },
         body: JSON.stringify({ query, ranker: ranker.value }),
         signal,
       });
-      if (answer.status !== BUSY || tries === TRIES) return { good: answer.ok, found: await answer.json() };
+      const content = await response.json();
+      if (response.ok) return content;
+      if (response.status !== BUSY || tries === TRIES) throw new Error(content.error);
       await new Promise((done) => setTimeout(done, tries * PAUSE));
     }
   }
 
-  // First the rankings, then what they rest on.
-  async function answer(query, mine) {
-    for (const what of ["search", "evidence"]) {
-      const { good, found } = await ask(what, query, mine.signal);
-      if (waiting !== mine) return;
-      if (!good) {
-        fail(found.error);
-        return;
-      }
-      if (what === "search") {
-        show(found, evidenceView.plainCard);
-        const many = `${found.candidates.toLocaleString("en")} candidate${found.candidates === 1 ? "" : "s"}`;
-        const took = `${many} found and ranked in ${found.milliseconds.toFixed(1)} ms`;
-        say(found.left.length ? took : "No document has a word of this query.");
-      } else {
-        show(found, evidenceView.card);
-        columns.dataset.query = found.query;
-      }
-    }
+  // First the rankings, then their evidence.
+  async function answer(query, signal) {
+    const rankings = await request("search", query, signal);
+    show(rankings, evidenceView.plainCard);
+    const candidates = `${rankings.candidates.toLocaleString("en")} candidate${rankings.candidates === 1 ? "" : "s"}`;
+    const time = `${rankings.milliseconds.toFixed(1)} ms`;
+    say(rankings.left.length ? `${candidates} found and ranked in ${time}` : "No document has a word of this query.");
+    const content = await request("evidence", query, signal);
+    show(content, evidenceView.card);
+    columns.dataset.query = content.query;
+    history.replaceState(null, "", `?${new URLSearchParams({ q: query, ranker: content.ranker })}`); // to be bookmarked
   }
 
   async function search() {
     clearTimeout(timer);
+    pending?.abort();
     const query = input.value;
-    if (waiting) waiting.abort();
-    waiting = null;
-    remember(query);
     if (!query.trim()) {
       columns.hidden = true;
       say("Type a query.");
       return;
     }
-    if (performance.now() - sent < PAUSE) {
-      timer = setTimeout(search, PAUSE); // whoever asks faster than that is answered the last one
+    if (performance.now() - lastSent < PAUSE) {
+      timer = setTimeout(search, PAUSE); // of queries in quick succession the last one is sent
       return;
     }
-    sent = performance.now();
-    const mine = new AbortController();
-    waiting = mine;
+    lastSent = performance.now();
+    const { signal } = (pending = new AbortController());
     try {
-      await answer(query, mine);
+      await answer(query, signal);
     } catch (error) {
-      if (error.name !== "AbortError") fail("The server does not answer; is serve.py still running?");
-    } finally {
-      if (waiting === mine) waiting = null;
-    }
-  }
-
-  function remember(query) {
-    const address = new URL(location.href);
-    address.search = "";
-    if (query.trim() && query.length <= LONGEST_ADDRESS) address.searchParams.set("q", query);
-    address.searchParams.set("ranker", ranker.value);
-    try {
-      history.replaceState(null, "", address);
-    } catch {
-      // some browsers allow few changes a minute: the address is a convenience
+      if (signal.aborted) return; // a newer query has taken over
+      const unreachable = error instanceof TypeError; // of fetch
+      say(unreachable ? "The server does not answer; is serve.py still running?" : error.message, true);
     }
   }
 
@@ -129,10 +103,10 @@
       input.select();
     }
   });
-  const asked = new URL(location.href).searchParams;
-  if ([...ranker.options].some((option) => option.value === asked.get("ranker"))) ranker.value = asked.get("ranker");
-  if (asked.get("q")) {
-    input.value = asked.get("q");
+  const parameters = new URL(location.href).searchParams;
+  if ([...ranker.options].some((option) => option.value === parameters.get("ranker"))) ranker.value = parameters.get("ranker");
+  if (parameters.get("q")) {
+    input.value = parameters.get("q");
     search();
   }
 })();

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from apps.searching import Searcher
 from datamodules.retrieval_data import RetrievalData
 from lexical.errors import UserError
 from lexical.terminal import say
-from lightning_modules.bm25 import BM25
 from lightning_modules.ranker import Ranker
+from lightning_modules.registry import row_of, table_order
 from pipeline.evaluating import check_is_trained, load_trained
 from pipeline.run_folder import RunFolder, trained_models
 
-# served when no ranker is named, the first one that is trained on top; others follow
-PREFERRED = ("nn_model1_exp", "model1_bwps", "model1_word", "nn_model1")
 
-
-def open_searcher(data: RetrievalData) -> Searcher:
-    settings = data.prepared.settings
-    if settings.candidates is not None or settings.first_stage != "bm25":
-        say("documents are retrieved by BM25 here, not by the first stage that this data was prepared with")
-    return Searcher(data)
-
-
-def load_for_queries(name: str, data: RetrievalData, output_dir: str, seed: int) -> Ranker:
+def load_ranker_of_seed(name: str, data: RetrievalData, output_dir: str, seed: int) -> Ranker:
     """Return a trained ranker; a `UserError` that says what to do if there is none for this data and seed."""
     folder = Path(output_dir).expanduser() / data.name
     trained = trained_models(folder)
@@ -33,14 +22,13 @@ def load_for_queries(name: str, data: RetrievalData, output_dir: str, seed: int)
     nearest = seed if seed in trained[name] else trained[name][0]  # rankers without seeds live in seed-1
     ranker = load_trained(RunFolder.of(output_dir, data.name, name, nearest), name, data)
     if nearest != seed and ranker.has_seeds:
-        seeds = ", ".join(map(str, trained[name]))
-        raise UserError(f"--seed {seed}: {name} is trained with the seeds {seeds}")
+        raise UserError(f"--seed {seed}: {name} is trained with the seeds {', '.join(map(str, trained[name]))}")
     return ranker
 
 
 def load_explaining(name: str, data: RetrievalData, output_dir: str, seed: int) -> Ranker:
     """Return a trained ranker whose score is a sum over words."""
-    ranker = load_for_queries(name, data, output_dir, seed)
+    ranker = load_ranker_of_seed(name, data, output_dir, seed)
     if not ranker.explains:
         raise UserError(
             f"--model {name}: its score is not a sum over words that could be shown; choose a Model 1 or BM25 row, "
@@ -49,20 +37,19 @@ def load_explaining(name: str, data: RetrievalData, output_dir: str, seed: int) 
     return ranker
 
 
-def load_served(names: str | None, data: RetrievalData, output_dir: str, seed: int) -> dict[str, Ranker]:
-    """Return the rankers of the search page by name: those of `names`, separated by commas, or all that are trained,
-    can be explained and are quick."""
-    if names is not None:
-        return {name: load_explaining(name, data, output_dir, seed) for name in names.split(",")}
-    trained = trained_models(Path(output_dir).expanduser() / data.name)
+def load_quick(data: RetrievalData, output_dir: str, seed: int) -> dict[str, Ranker]:
+    """Return all trained Model 1 rankers that are quick enough for a search page, exported tables first."""
     rankers = {}
-    for name in sorted(trained, key=lambda name: PREFERRED.index(name) if name in PREFERRED else len(PREFERRED)):
+    trained = trained_models(Path(output_dir).expanduser() / data.name)
+    for name in sorted(trained, key=lambda name: (row_of(name).export_of is None, table_order(name))):
+        if row_of(name).slow or row_of(name).family == "bm25":
+            continue
         try:
-            ranker = load_for_queries(name, data, output_dir, seed)
+            ranker = load_ranker_of_seed(name, data, output_dir, seed)
         except UserError as error:  # a damaged ranker, or one of other data, does not keep the others away
             say(f"left out: {error}")
             continue
-        if ranker.explains and not ranker.slow and not isinstance(ranker, BM25):
+        if ranker.explains and not ranker.slow:
             rankers[name] = ranker
     if not rankers:
         raise UserError(

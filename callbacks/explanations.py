@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import lightning as L
 import numpy as np
@@ -48,13 +48,13 @@ class Explanations(L.Callback):
         try:
             with undisturbed(pl_module):
                 watched = self.explain(pl_module, logger.experiment.name or type(pl_module).__name__)
-            log_explanations(logger.experiment, watched, trainer.global_step, trainer.current_epoch + 1)
+            self.log(trainer, logger.experiment, watched)
         except Exception as error:  # whatever it is: explanations never stop a training
             self.works = False
             say(f"nothing is explained in W&B: {' '.join(str(error).split())[:200]}")
 
-    def explain(self, ranker: Ranker, name: str) -> list[WatchedQuery]:
-        """Return the sample as the ranker scores it now, in the field that it reads now: EM chooses one at its end."""
+    def explain(self, ranker: Ranker, name: str) -> list[list[Explanation]]:
+        """Return the documents of each sampled query as the ranker scores them now, the relevant one first."""
         data: Any = ranker.data
         if self._searcher is None or self._searcher.data is not data:
             self._searcher = Searcher(data)
@@ -62,78 +62,55 @@ class Explanations(L.Callback):
         watched = []
         for number, documents in sampled_queries(data.ranked_task(DEVELOPMENT, ranker.rerank_depth)):
             query = Query(texts[number], {ranker.field: tokens.row(number)})
-            relevant, *others = self._searcher.explain_alone(name, ranker, query, documents)
-            watched.append(WatchedQuery(data.name, relevant, others[0] if others else None))
+            watched.append(self._searcher.explain_alone(name, ranker, query, documents))
         if not watched:
             raise ValueError("no development query has a relevant candidate")
         return watched
 
+    def log(self, trainer: L.Trainer, run: Any, watched: Sequence[Sequence[Explanation]]) -> None:
+        """Log page and table to a W&B run, with the step under the name that Lightning's logger gives it."""
+        import wandb
 
-class WatchedQuery(NamedTuple):
-    """A query with a document that should be above another one."""
-
-    data: str  # name
-    relevant: Explanation
-    other: Explanation | None  # None: all candidates are relevant
-
-    @property
-    def explanations(self) -> list[Explanation]:
-        return [self.relevant] if self.other is None else [self.relevant, self.other]
-
-
-class SampledQuery(NamedTuple):
-    number: int  # of the query in its set
-    documents: np.ndarray  # (1 or 2,) rows of the first stage's best relevant and best other candidate
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        step, epoch = trainer.global_step, trainer.current_epoch + 1
+        about = f"{data.name} ({DEVELOPMENT}), epoch {epoch}, step {step}: a relevant document, then the best other one"
+        contents = [explanations_json(documents, about, compared=len(documents) > 1) for documents in watched]
+        page = wandb.Html(explanation_page(contents), inject=False)
+        rows = [[step, epoch, *row] for documents in watched for row in word_rows(documents)]
+        table = wandb.Table(columns=list(COLUMNS), data=rows)
+        run.log({"explanations/page": page, "explanations/words": table, "trainer/global_step": step})
 
 
-def sampled_queries(task: RankedTask, most: int = QUERIES) -> list[SampledQuery]:
-    """Return a fixed sample of the queries that have a relevant document among their candidates, in their order."""
+def sampled_queries(task: RankedTask, most: int = QUERIES) -> list[tuple[int, np.ndarray]]:
+    """Return a fixed sample of the queries that have a relevant document among their candidates, in their order.
+
+    Each is the query's number in its set, and the (1 or 2,) rows of the first stage's best relevant and best other
+    candidate.
+    """
     candidates = task.candidates
     judged = np.unique(candidates.row_numbers()[task.relevant])
     sample = []
     for number in np.sort(np.random.default_rng(SPLIT_SEED).permutation(judged)[:most]):
         row = slice(*candidates.offsets[number : number + 2])
         documents, relevant = candidates.values[row], task.relevant[row]  # best first
-        sample.append(SampledQuery(int(number), np.concatenate([documents[relevant][:1], documents[~relevant][:1]])))
+        sample.append((int(number), np.concatenate([documents[relevant][:1], documents[~relevant][:1]])))
     return sample
 
 
-def word_rows(watched: Sequence[WatchedQuery], step: int, epoch: int) -> list[list[Any]]:
-    """Return `COLUMNS` for every document and query word.
+def word_rows(documents: Sequence[Explanation]) -> list[list[Any]]:
+    """Return `COLUMNS`, from the third on, for every query word of each document of a query, the relevant one first.
 
     log_score is ln P(q|D) of the word, score the ranker's own score of the document: the sum of the log-scores divided
     by the number of query tokens, or by 1 for rankers that do not normalise.
     """
     rows = []
-    for query in watched:
-        for item in query.explanations:
-            view = feature_view(item.main, item.query, item.text)
-            for word in view.query:
-                shares = (f"{share.text} {100 * share.share:.0f}%" for share in view.strongest(word))
-                evidence = ", ".join(shares) or "nothing"
-                row = [item.query, item.document, item is query.relevant, word.word.text, word.log_score, evidence]
-                rows.append([step, epoch, *row, item.score])
+    for number, document in enumerate(documents):
+        view = feature_view(document.main, document.query, document.text)
+        for word in view.query:
+            shares = ", ".join(f"{share.text} {100 * share.share:.0f}%" for share in view.strongest(word))
+            evidence = [word.text, word.log_score, shares or "nothing"]
+            rows.append([document.query, document.document, number == 0, *evidence, document.score])
     return rows
-
-
-def watched_page(watched: Sequence[WatchedQuery], step: int, epoch: int) -> str:
-    """Return one page, the queries one below the other, the relevant document first."""
-    about = f"in epoch {epoch}, step {step}: the relevant document, then the first stage's best other"
-    return explanation_page(
-        [
-            explanations_json(query.explanations, f"{query.data} ({DEVELOPMENT}) {about}", compared=bool(query.other))
-            for query in watched
-        ]
-    )
-
-
-def log_explanations(run: Any, watched: Sequence[WatchedQuery], step: int, epoch: int) -> None:
-    """Log page and table to a W&B run, with the step under the name that Lightning's logger gives it."""
-    import wandb
-
-    page = wandb.Html(watched_page(watched, step, epoch), inject=False)
-    table = wandb.Table(columns=list(COLUMNS), data=word_rows(watched, step, epoch))
-    run.log({"explanations/page": page, "explanations/words": table, "trainer/global_step": step})
 
 
 @contextmanager

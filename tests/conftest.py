@@ -24,10 +24,10 @@ def small_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def explained_rows(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Explained:
+def explained_rows(tmp_path_factory: pytest.TempPathFactory) -> Explained:
     from tests.fixtures.explained_rows import train_explained  # imports the whole project: only where it is needed
 
-    return train_explained(small_folder, tmp_path_factory.mktemp("explained"))
+    return train_explained(tmp_path_factory.mktemp("explained"))
 
 
 @pytest.fixture(scope="module")
