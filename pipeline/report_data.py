@@ -21,7 +21,7 @@ from evaluation.report.translation_picture import (
     ShownTable,
     TranslationPicture,
     frequent_words,
-    least_documents,
+    min_documents,
     translation_picture,
 )
 from evaluation.results_table import Result, Table
@@ -165,7 +165,7 @@ def translations(runs: Mapping[str, RunFolder], data: RetrievalData) -> Translat
             field = saved.meta.get("field")
             if field not in FIELDS:
                 raise UserError(f"{folder} does not say which field its words are of")
-            least = least_documents(len(data.prepared.collection))
+            least = min_documents(len(data.prepared.collection))
             frequency = np.asarray(data.prepared.field(field).forward.document_frequency)
             if len(frequency) != len(saved.vocabulary):
                 raise UserError(f"{folder} has other words than the field {field}")

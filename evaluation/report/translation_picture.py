@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,114 +11,99 @@ from lexical.model1.table import TranslationTable
 
 WORDS = 16  # query words of a picture
 TOP = 6  # document words of each
-LEAST_DOCUMENTS = 20
-SHORTEST = 3  # characters of a query word
-PIECE = "##"  # starts a word piece that goes on with a word
+MIN_DOCUMENTS = 20
+MIN_CHARACTERS = 3  # of a query word
+PIECE = "##"  # starts a word piece that continues a word
 
 
 class QueryWord(NamedTuple):
+    """A query word and how often the queries have it."""
+
     word: str
-    times: int  # its occurrences in the queries
+    times: int
 
 
 class Translation(NamedTuple):
-    word: str  # the document word d
-    probability: float  # T(q|d)
+    """A document word d and T(q|d)."""
 
-
-class WordTranslations(NamedTuple):
-    """Of one query word q."""
-
-    itself: float  # T(q|q): set, not learned
-    strongest: list[Translation]  # of the other document words; equal ones by word
+    word: str
+    probability: float
 
 
 class ShownTable(NamedTuple):
-    """A table that is to be shown, and whose it is."""
+    """A translation table to be shown."""
 
     row: str  # of the results
     kind: str  # EM, neural
     seed: int
     table: TranslationTable
     vocabulary: Sequence[str]
-    common: np.ndarray  # (vocabulary,) bool: document words that are shown; what rare ones say was learned from little
+    common: np.ndarray  # (vocabulary,) bool: document words that are shown; rare ones were learned from little
 
 
-class TableColumn(NamedTuple):
+class TableTranslations(NamedTuple):
     """What the picture shows of one table."""
 
     row: str
     kind: str
     seed: int
-    words: list[WordTranslations]  # in the order of the query words
+    strongest: list[list[Translation]]  # of each query word, without the word itself; equal ones by word
 
 
 class TranslationPicture(NamedTuple):
+    """Query words and their strongest translations in each table."""
+
     query_words: list[QueryWord]
-    columns: list[TableColumn]
-    least_documents: int  # documents that a document word stands in, at the least, to be shown
+    tables: list[TableTranslations]
+    min_documents: int  # a document word that fewer documents contain is not shown
 
 
 def frequent_words(tokens: np.ndarray, vocabulary: Sequence[str], stop: Collection[str]) -> list[QueryWord]:
-    """The content words among the token ids of queries (-1: unknown), most frequent first, equal ones by word."""
+    """Return the content words of the token ids of queries (-1: unknown), most frequent first, equal ones by word."""
     counts = np.bincount(tokens[tokens >= 0], minlength=len(vocabulary))
-    found = [QueryWord(vocabulary[number], int(counts[number])) for number in np.flatnonzero(counts).tolist()]
-    return sorted((one for one in found if _is_content(one.word, stop)), key=lambda one: (-one.times, one.word))
+    words = [QueryWord(vocabulary[number], int(counts[number])) for number in np.flatnonzero(counts).tolist()]
+    return sorted((word for word in words if _is_content(word.word, stop)), key=lambda word: (-word.times, word.word))
 
 
 def _is_content(token: str, stop: Collection[str]) -> bool:
-    """A whole word with a letter in it; [UNK] and its like are no words."""
+    """Whether the token is a whole word with a letter in it; [UNK] and the like are not words."""
     special = token.startswith("[") and token.endswith("]")
-    whole = len(token) >= SHORTEST and not token.startswith(PIECE) and not special
+    whole = len(token) >= MIN_CHARACTERS and not token.startswith(PIECE) and not special
     return whole and any(map(str.isalpha, token)) and token not in stop
 
 
-def least_documents(documents: int) -> int:
-    """Documents that a word must stand in to be shown, in a collection of so many."""
-    return max(1, min(LEAST_DOCUMENTS, documents // 100))
+def min_documents(documents: int) -> int:
+    """Return how many documents must contain a word for it to be shown, in a collection of `documents`."""
+    return max(1, min(MIN_DOCUMENTS, documents // 100))
 
 
 def translation_picture(
-    words: Sequence[QueryWord], tables: Sequence[ShownTable], least: int = 1
+    words: Sequence[QueryWord], tables: Sequence[ShownTable], min_documents: int = 1
 ) -> TranslationPicture | None:
-    """The first WORDS of `words` that every table translates; None where there is no such word, or no table."""
-    numbers = [_numbers(words, one.vocabulary) for one in tables]
-    shown: list[QueryWord] = []
-    found: list[list[WordTranslations]] = []  # of each shown word, in the order of the tables
-    for one in words if tables else ():
-        if len(shown) == WORDS:
+    """Show the first WORDS of `words` that every table translates; None where there is no such word, or no table."""
+    token_ids = [{token: number for number, token in enumerate(shown.vocabulary)} for shown in tables]
+    query_words: list[QueryWord] = []
+    columns: list[list[list[Translation]]] = [[] for _ in tables]
+    for word in words if tables else ():
+        if len(query_words) == WORDS:
             break
-        if any(one.word not in mine for mine in numbers):
+        if not all(word.word in ids for ids in token_ids):
             continue
-        of_word = [_translations(t, mine[one.word]) for t, mine in zip(tables, numbers, strict=True)]
-        if all(mine.strongest for mine in of_word):
-            shown.append(one)
-            found.append(of_word)
-    if not shown:
-        return None
-    by_table = zip(*found, strict=True)
-    columns = [TableColumn(t.row, t.kind, t.seed, list(mine)) for t, mine in zip(tables, by_table, strict=True)]
-    return TranslationPicture(shown, columns, least)
+        of_word = [_strongest(shown, ids[word.word]) for shown, ids in zip(tables, token_ids, strict=True)]
+        if all(of_word):
+            query_words.append(word)
+            for column, strongest in zip(columns, of_word, strict=True):
+                column.append(strongest)
+    shown_tables = [TableTranslations(*shown[:3], column) for shown, column in zip(tables, columns, strict=True)]
+    return TranslationPicture(query_words, shown_tables, min_documents) if query_words else None
 
 
-def _numbers(words: Sequence[QueryWord], vocabulary: Sequence[str]) -> Mapping[str, int]:
-    """Word -> its number in `vocabulary`, of those that are in it."""
-    wanted = {one.word for one in words}
-    return {token: number for number, token in enumerate(vocabulary) if token in wanted}
-
-
-def _translations(shown: ShownTable, q: int) -> WordTranslations:
-    """The row of the query token q: only this part of a large table is read."""
+def _strongest(shown: ShownTable, q: int) -> list[Translation]:
+    """Return the TOP translations of the query token q: only this row of a large table is read."""
     rows, probabilities = shown.table
     row = slice(rows.offsets[q], rows.offsets[q + 1])
     d, translation_prob = rows.values[row], probabilities[row]
-    itself = float(translation_prob[d == q].sum())
     others = (d != q) & (translation_prob > 0) & shown.common[d]
-    d, translation_prob = d[others], translation_prob[others]
-    if len(d) > TOP:
-        reached = translation_prob >= np.partition(translation_prob, -TOP)[-TOP]  # with all that equal the last one
-        d, translation_prob = d[reached], translation_prob[reached]
-    pairs = [
-        Translation(shown.vocabulary[token], float(value)) for token, value in zip(d, translation_prob, strict=True)
-    ]
-    return WordTranslations(itself, sorted(pairs, key=lambda one: (-one.probability, one.word))[:TOP])
+    entries = zip(d[others].tolist(), translation_prob[others].tolist(), strict=True)
+    translations = [Translation(shown.vocabulary[token], probability) for token, probability in entries]
+    return sorted(translations, key=lambda entry: (-entry.probability, entry.word))[:TOP]

@@ -1,0 +1,193 @@
+"""The report's charts, declared in Altair: each function returns a Vega-Lite specification that holds its data.
+
+Colours are CSS variables of report_page.html, so that one SVG serves light screens, dark screens and paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from evaluation.report.report import Curve, QuerySetValues, Report
+from evaluation.report.translation_picture import Translation
+
+COLOURS = [f"var(--colour-{number})" for number in range(6)]
+CONFIG = {
+    "font": 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif',
+    "background": None,
+    "view": {"stroke": None},
+    "range": {"category": COLOURS},
+    "axis": {
+        "labelColor": "var(--quiet)", "titleColor": "var(--quiet)", "labelFontSize": 12, "titleFontSize": 12,
+        "titleFontWeight": "normal", "gridColor": "var(--grid)", "domainColor": "var(--quiet)", "ticks": False,
+        "labelPadding": 6,
+    },
+    "axisX": {"grid": False, "titleAnchor": "end"},
+    "axisY": {"domain": False, "titleAngle": 0, "titleAlign": "left", "titleX": 0, "titleY": -14},
+    "legend": {
+        "labelColor": "var(--ink)", "titleColor": "var(--quiet)", "labelFontSize": 12, "titleFontSize": 12,
+        "titleFontWeight": "normal", "orient": "top", "titleOrient": "left", "offset": 30,
+    },
+    "text": {"color": "var(--ink)", "fontSize": 12},
+    "tooltipFormat": {"numberFormat": ",.4~r"},
+}  # fmt: skip
+DECIMALS = 4  # of per-query values
+MAX_VALUES = 400_000  # per-query values on the page, of all rows and query sets together: about 3 MB
+MAX_TEXT = 1_000_000  # characters of query texts on the page
+MAX_QUERY = 300  # characters of one query
+MARKED_STEPS = 20  # a curve with no more steps shows each of them
+RELEVANT, OTHERS = "relevant documents", "other candidates"
+
+
+def speed_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any]:
+    """Draw the main measure of every row against its time, each point with its name where there is room for it."""
+    points = [
+        report.rows[point.row]._asdict() | point._asdict()
+        for point in report.points
+        if point.query_set == query_set.name
+    ]
+    base = alt.Chart().encode(
+        x=alt.X("ms_per_1k:Q").title("ms per 1,000 documents (log scale)").scale(type="log", nice=False, padding=60),
+        y=alt.Y("value:Q").title(f"{query_set.measure} on {query_set.name}").scale(zero=False, padding=20),
+    )
+    fill = alt.Fill("part:N", sort=None, title=None)
+    marks = base.mark_point(size=80, strokeWidth=2, opacity=1).encode(
+        stroke=alt.Stroke("part:N", sort=None, title=None),
+        shape=alt.Shape("part:N", sort=None, title=None),
+        fill=alt.condition("datum.alone", alt.value("var(--ground)"), fill),
+        tooltip=["name:N", "value:Q", "ms_per_1k:Q", "device:N"],
+    )
+    spec = _finished(alt.layer(marks, base.mark_text().encode(text="name:N")), points, 480)
+    # Vega places names without overlap and hides those that find no room; Vega-Lite has no word for it.
+    anchors = ["right", "left", "top", "bottom", "top-right", "bottom-right", "top-left", "bottom-left"]
+    label = {
+        "type": "label", "size": [{"signal": "max(1, width)"}, {"signal": "height"}], "avoidMarks": ["layer_0_marks"],
+        "anchor": anchors * 2, "offset": [8] * len(anchors) + [14] * len(anchors),
+    }  # fmt: skip
+    patch = [{"op": "add", "path": "/marks/1/transform", "value": [label]}]
+    return spec | {"usermeta": {"embedOptions": {"patch": patch}}}
+
+
+def curve_chart(curves: Sequence[Curve], title: str) -> dict[str, Any]:
+    """Draw one metric over the steps, a line a seed; a value of None leaves a gap."""
+    points = [
+        {"seed": curve.seed, "step": step, "value": value}
+        for curve in curves
+        for step, value in zip(curve.steps, curve.values, strict=True)
+    ]
+    finite = [point["value"] for point in points if point["value"] is not None] or [0.0]
+    margin = 0.05 * (max(finite) - min(finite)) or 0.01
+    base = alt.Chart().encode(
+        x=alt.X("step:Q").title("optimiser steps").scale(zero=True).axis(tickCount=4, format=",d"),
+        y=alt.Y("value:Q").title(title).scale(domain=[min(finite) - margin, max(finite) + margin]).axis(tickCount=4),
+        color=alt.Color("seed:N", legend=alt.Legend() if len(curves) > 1 else None),
+    )
+    lines = base.mark_line(strokeWidth=1.75, aria=False)
+    marked = max(len(curve.steps) for curve in curves) <= MARKED_STEPS
+    marks = base.mark_point(filled=True, size=30, opacity=1 if marked else 0, aria=False)
+    marks = marks.encode(tooltip=["seed:N", "step:Q", "value:Q"])
+    return _finished(alt.layer(lines, marks), points, 220)
+
+
+def difference_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any]:
+    """Draw what row A gains and loses against row B, each query a bar, sorted; at first the best row against another.
+
+    A set that is too large for a page is an evenly spread sample of its queries.
+    """
+    rows, total = list(query_set.values), len(query_set.ids)
+    count = min(total, MAX_VALUES // len(report.query_sets) // len(rows))
+    positions = [number * total // count for number in range(count)]
+    longest = min(MAX_QUERY, MAX_TEXT // len(report.query_sets) // max(1, count))
+    values = np.round(np.stack(list(query_set.values.values()), axis=1), DECIMALS)  # (queries, rows)
+    queries = [
+        {"id": query_set.ids[i], "query": _shortened(query_set.texts[i], longest), "values": values[i].tolist()}
+        for i in positions
+    ]
+    best = int(np.argmax(values.mean(axis=0)))
+    base = (
+        alt.Chart()
+        .transform_calculate(A="datum.values[A]", B="datum.values[B]", difference="datum.values[A] - datum.values[B]")
+        .transform_window(rank="row_number()", sort=[alt.SortField("difference", "descending")])
+        .transform_filter("datum.difference != 0")
+        .transform_calculate(before="datum.rank - 1")
+        .encode(
+            x=alt.X(
+                "before:Q", scale=alt.Scale(domain=[0, count], nice=False), axis=alt.Axis(tickCount=8, tickMinStep=1)
+            ).title(f"{count:,} of {total:,} queries, sorted by difference"),
+            x2="rank:Q",
+            y=alt.Y("difference:Q").title(f"{query_set.measure} on {query_set.name}, A − B"),
+        )
+    )
+    colour = alt.condition("datum.difference > 0", alt.value(COLOURS[0]), alt.value(COLOURS[1]))
+    bars = base.mark_rect(strokeWidth=0.5, aria=False).encode(y2=alt.datum(0), fill=colour, stroke=colour)
+    targets = base.mark_rect(opacity=0, aria=False).encode(  # as tall as the chart: a short bar is hard to point at
+        y=alt.value(0), y2=alt.value("height"), tooltip=["query:N", "difference:Q", "A:Q", "B:Q"]
+    )
+    names = [report.rows[row].name for row in rows]
+    choices = [_choice("A", "Row A", names, best), _choice("B", "Row B", names, 0 if best else len(rows) - 1)]
+    return _finished(alt.layer(bars, targets).add_params(*choices), queries, 300)
+
+
+def score_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any] | None:
+    """Draw how the chosen row scores relevant documents and the other candidates; None where no scores are stored."""
+    scores = [row for row in report.scores if row.query_set == query_set.name]
+    if not scores:
+        return None
+    values = [
+        {"row": number, "low": edges[:-1], "high": edges[1:], RELEVANT: relevant, OTHERS: others}
+        for number, (edges, relevant, others) in enumerate(row.histogram for row in scores)
+    ]
+    names = [f"{report.rows[row.row].name}, seed {row.seed}" for row in scores]
+    bars = (
+        alt.Chart()
+        .transform_filter("datum.row == chosen")
+        .transform_flatten(["low", "high", RELEVANT, OTHERS])
+        .transform_fold([RELEVANT, OTHERS], as_=["documents", "count"])
+        .transform_joinaggregate(total="sum(count)", groupby=["documents"])
+        .transform_calculate(share="datum.total > 0 ? datum.count / datum.total : 0")
+        .mark_rect(opacity=0.5)
+        .encode(
+            x=alt.X("low:Q").title("score").scale(zero=False, nice=False).axis(tickCount=8),
+            x2="high:Q",
+            y=alt.Y("share:Q").title(f"share of the documents of {query_set.name}").axis(format="%", tickCount=4),
+            y2=alt.datum(0),
+            color=alt.Color("documents:N", sort=None, title=None),
+            tooltip=["documents:N", "low:Q", "high:Q", "count:Q", alt.Tooltip("share:Q", format=".1%")],
+        )
+        .add_params(_choice("chosen", "Row", names, 0))
+    )
+    return _finished(bars, values, 320)
+
+
+def translation_chart(translations: Sequence[Translation], title: str, colour: str, largest: float) -> dict[str, Any]:
+    """Draw T(q|d) of the strongest document words d of one query word q; `largest` is that of all such charts."""
+    words = alt.Axis(grid=False, labelLimit=104, minExtent=110, maxExtent=110, labelColor="var(--ink)", titleX=-110)
+    base = alt.Chart().encode(
+        x=alt.X("probability:Q").axis(None).scale(domain=[0, largest * 1.3], nice=False),
+        y=alt.Y("word:N", sort=None, axis=words, title=title),
+        tooltip=["word:N", "probability:Q"],
+    )
+    number = alt.Text("probability:Q", format=".2~r")
+    numbers = base.mark_text(align="left", dx=4, fill="var(--quiet)").encode(text=number)
+    rows = [translation._asdict() for translation in translations]
+    return _finished(alt.layer(base.mark_bar(size=12, color=colour), numbers), rows, 18 * len(rows) + 24)
+
+
+def _choice(name: str, title: str, labels: Sequence[str], value: int) -> alt.Parameter:
+    """Return the parameter of a select element: the position of the chosen label."""
+    options: list[Any] = list(range(len(labels)))
+    return alt.param(name, value=value, bind=alt.binding_select(options=options, labels=list(labels), name=title))
+
+
+def _finished(chart: alt.Chart | alt.LayerChart, values: Sequence[dict[str, Any]], height: int) -> dict[str, Any]:
+    """Return the specification, as wide as its place on the page, with its data under the name `rows`."""
+    chart.data = alt.NamedData("rows")
+    spec: dict[str, Any] = chart.properties(width="container", height=height).to_dict()
+    return {key: value for key, value in spec.items() if key != "config"} | {"datasets": {"rows": list(values)}}
+
+
+def _shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
