@@ -1,13 +1,10 @@
-"""The results table as Markdown, LaTeX (booktabs) and HTML, and on the terminal; text is escaped for each format."""
+"""The results table as Markdown, LaTeX (booktabs) and HTML; text is escaped for each format."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Sequence
 from itertools import groupby
-
-from rich.markup import escape
-from rich.table import Table as TerminalTable
 
 from evaluation.results_table import Cell, Outcome, Table
 
@@ -106,20 +103,3 @@ def _html_grid(name: str, header: Sequence[str], lines: Sequence[str]) -> str:
     head = "".join(f"<th>{html.escape(text)}</th>" for text in header)
     body = "\n".join(lines)
     return f'<table class="{name}"><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>\n'
-
-
-def terminal_table(table: Table, title: str) -> TerminalTable:
-    """Return the table for `rich.console.Console.print`."""
-
-    def shown(cell: Cell) -> str:
-        text = f"[bold]{escape(cell.text)}[/bold]" if cell.best else escape(cell.text)
-        return " ".join(filter(None, [text + escape(cell.marks), cell.spread]))
-
-    grid = TerminalTable(title=title)
-    for number, heading in enumerate(["ranker", *table.header]):
-        grid.add_column(heading, justify="right" if number else "left")
-    for _, group in groupby(table.rows, key=lambda row: row.group):
-        for row in group:
-            grid.add_row(escape(row.name), *map(shown, row.cells))
-        grid.add_section()
-    return grid

@@ -1,6 +1,6 @@
 """Rankers that are made from other trained rankers: which ones are missing, and whether they are still the same.
 
-    dependencies.json   {"model1_word": {"run": "seed-1", "digest": "..."}, ...}
+dependencies.json   {"model1_word": {"run": "seed-1", "digest": "..."}, ...}
 """
 
 from __future__ import annotations

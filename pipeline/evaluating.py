@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import timeit
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from jsonargparse import Namespace
 from rich.console import Console
+from rich.markdown import Markdown
 
 from callbacks.run_files import RunFiles
 from datamodules.retrieval_data import RetrievalData
@@ -20,7 +22,7 @@ from evaluation.evaluated_set import EvaluatedSet
 from evaluation.report.report import report_page
 from evaluation.report.score_histogram import score_histogram
 from evaluation.results_table import Result, build_table, paper_figures
-from evaluation.table_formats import latex, markdown, terminal_table
+from evaluation.table_formats import latex, markdown
 from lexical.errors import UserError
 from lexical.ranking.fusion import fuse
 from lexical.small_files import write_json, write_text
@@ -124,9 +126,9 @@ def write_results(rows: Sequence[MeasuredRow], data: RetrievalData, data_folder:
     write_text(data_folder / "results.tex", latex(table))
     write_text(data_folder / "results.html", report_page(gather_report(rows, table, data)))
     sizes = {result.query_set: result.queries for result in results}
-    title = f"{data.name}: {', '.join(f'{name} {size:,} queries' for name, size in sizes.items())}"
-    Console(width=None if Console().is_terminal else 180).print(terminal_table(table, title))
-    print("\n".join([*table.notes, f"written: {data_folder}/results.{{json,md,tex,html}}"]))
+    print(f"{data.name}: {', '.join(f'{name} {size:,} queries' for name, size in sizes.items())}")
+    Console(width=None if Console().is_terminal else 180).print(Markdown(markdown(table._replace(outcomes=[]))))
+    print(f"written: {data_folder}/results.{{json,md,tex,html}}")
 
 
 # --- one ranker
@@ -219,10 +221,5 @@ def _milliseconds_per_1k(
 
 
 def _median_seconds(work: Callable[[], Any]) -> float:
-    """Time each repetition after a first one that warms up: kernels loaded, files mapped."""
-    seconds = []
-    for _ in range(TIMED_REPEATS + 1):
-        started = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - started)
-    return float(np.median(seconds[1:]))
+    """Time repetitions after a first one that warms up: kernels loaded, files mapped."""
+    return float(np.median(timeit.repeat(work, number=1, repeat=TIMED_REPEATS + 1)[1:]))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -22,10 +23,31 @@ IRRELEVANT_SETTINGS = {  # that do not change the trained weights
 }
 
 
-class RunFolder(NamedTuple):
+class _File:
+    """A file or folder in a run folder."""
+
+    def __init__(self, name: str | Path) -> None:
+        self.name = name
+
+    def __get__(self, run: RunFolder, owner: type[RunFolder]) -> Path:
+        return run.path / self.name
+
+
+@dataclass(frozen=True)
+class RunFolder:
     """The folder of one ranker, data set and seed."""
 
     path: Path
+
+    config = _File("config.yaml")  # all settings; written last: it marks a complete training
+    checkpoint = _File(CHECKPOINT)  # the trained ranker
+    last_checkpoint = _File("checkpoints/last.ckpt")  # of a training that is running or was interrupted
+    training = _File("training.json")  # what the training was started with; it is resumed if that is the same
+    dependencies = _File("dependencies.json")  # the trained rankers that this one was made from, with a hash of each
+    fusion = _File("fusion.json")  # weights of the first stage and the ranker
+    development = _File("development.json")  # what train.py measured on the development queries
+    evaluation = _File("evaluation.json")  # what evaluate.py measured for this seed
+    table = _File(TABLE_FOLDER)  # the translation table of a ranker that has one
 
     @classmethod
     def of(cls, output_dir: str | Path, data: str, model: str, seed: int) -> RunFolder:
@@ -39,50 +61,6 @@ class RunFolder(NamedTuple):
     @property
     def seed(self) -> int:
         return int(self.path.name.removeprefix("seed-"))
-
-    @property
-    def config(self) -> Path:
-        """All settings. Written last: it marks a complete training."""
-        return self.path / "config.yaml"
-
-    @property
-    def checkpoint(self) -> Path:
-        """The trained ranker."""
-        return self.path / CHECKPOINT
-
-    @property
-    def last_checkpoint(self) -> Path:
-        """The state of a training that is running or was interrupted."""
-        return self.path / "checkpoints" / "last.ckpt"
-
-    @property
-    def training(self) -> Path:
-        """What the training in this folder was started with: an interrupted one is resumed if it is the same."""
-        return self.path / "training.json"
-
-    @property
-    def fusion(self) -> Path:
-        return self.path / "fusion.json"
-
-    @property
-    def dependencies(self) -> Path:
-        """The trained rankers that this one was made from, with a hash of each."""
-        return self.path / "dependencies.json"
-
-    @property
-    def development(self) -> Path:
-        """What train.py measured on the development queries."""
-        return self.path / "development.json"
-
-    @property
-    def evaluation(self) -> Path:
-        """What evaluate.py measured for this seed."""
-        return self.path / "evaluation.json"
-
-    @property
-    def table(self) -> Path:
-        """The translation table of a ranker that has one."""
-        return self.path / TABLE_FOLDER
 
     def run(self, query_set: str, alone: bool) -> Path:
         return self.path / "runs" / f"{ranking_name(query_set, alone)}.run"

@@ -2,8 +2,8 @@
 
     data -> candidates -> model -> table -> runs
 
-Online, inputs are declared with `use_artifact`, and W&B draws this graph. Offline that is not possible; therefore an
-artifact also names its inputs in its metadata (name and digest), and so does the run's config.
+Online, inputs are declared with `use_artifact`, and W&B draws this graph. That is not possible offline, so artifacts
+also name their inputs in their metadata (name and digest), and runs in their config.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from datamodules.retrieval_data import RetrievalData
 from evaluation.results_table import Result
@@ -31,21 +31,23 @@ def track_training(run: Any, folder: RunFolder, data: RetrievalData, summary: di
         return
     with never_fatal():
         run.summary.update(summary)
-        model = model_artifact(folder, data)
-        table = table_artifact(folder, data, model)
-        for artifact in (*data_artifacts(data), model, *([table] if table else [])):
-            log_artifact(run, artifact)
+        texts, candidates, *trained = made_artifacts(folder, data)
+        log_artifacts(run, [texts, candidates], [texts, candidates, *trained] if run.offline else trained)
     with never_fatal():  # whatever happened before: the next training must not log into this run
         run.finish()
 
 
 def track_evaluation(measured: SeedResults, data: RetrievalData) -> None:
-    """Log the evaluation of one seed: results, each query's values, run files."""
+    """Log the evaluation of one seed: results, each query's values, and the run files with what they were made from."""
     folder = measured.run
 
     def log(run: Any) -> None:
         log_results(run, measured.results, data)
-        log_artifact(run, runs_artifact(measured, data))
+        _, candidates, *_, scorer = made_artifacts(folder, data)
+        files = [path for ranking in measured.rankings for path in (folder.run(*ranking), folder.per_query(*ranking))]
+        name, digest = f"{data.name}-{folder.model}", scorer.metadata["digest"]
+        runs = _artifact("runs", name, digest, files, [scorer, candidates], seed=folder.seed)
+        log_artifacts(run, [scorer, candidates], [runs])
 
     _track(log, folder.path, folder.load_config(), folder.model, data, folder.seed, "evaluate")
 
@@ -120,81 +122,60 @@ def log_results(run: Any, results: Sequence[Result], data: RetrievalData) -> Non
 # --- artifacts
 
 
-class Artifact(NamedTuple):
-    """An artifact before it is logged. Without files it is a description."""
+def made_artifacts(folder: RunFolder, data: RetrievalData) -> list[Any]:
+    """Return the artifacts data, candidates, model and, where there is one, table; each is made from the one before.
 
-    name: str
-    kind: str  # data, candidates, model, table or runs
-    digest: str  # equal for equal content
-    metadata: dict[str, Any]
-    files: Sequence[Path] = ()
-    inputs: tuple[Artifact, ...] = ()  # what it was made from
-
-    @property
-    def reference(self) -> str:
-        return f"{self.name}@{self.digest}"
-
-
-def data_artifacts(data: RetrievalData) -> tuple[Artifact, Artifact]:
-    """Return the texts with the query sets, and the candidates."""
+    The model has the trained weights and the settings; of a BERT ranker also what `from_pretrained` loads.
+    """
     prepared, settings = data.prepared, data.prepared.settings
     queries = {name: len(query_set) for name, query_set in prepared.query_sets.items()}
-    texts = Artifact(f"data-{data.name}", "data", prepared.folder.name, {"queries": queries})
-    parameters = {"first_stage": settings.first_stage, "depth": settings.depth}
+    parameters: dict[str, Any] = {"first_stage": settings.first_stage, "depth": settings.depth}
     if settings.candidates is None:
         parameters |= prepared.first_stage_parameters._asdict()
-    return texts, Artifact(f"candidates-{data.name}", "candidates", data.fingerprint(), parameters, inputs=(texts,))
-
-
-def model_artifact(folder: RunFolder, data: RetrievalData) -> Artifact:
-    """Return the trained weights and the settings; of a BERT ranker also what `from_pretrained` loads."""
     with folder.checkpoint.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    files = [path for path in (folder.checkpoint, folder.config, folder.fusion) if path.is_file()]
-    files += sorted((folder.path / SAVED).glob("*"))
-    metadata = {"seed": folder.seed, **read_json(folder.development)}
-    return Artifact(f"model-{data.name}-{folder.model}", "model", digest, metadata, files, (data_artifacts(data)[1],))
-
-
-def table_artifact(folder: RunFolder, data: RetrievalData, model: Artifact) -> Artifact | None:
-    """Return the translation table; None where there is none."""
+    weights = [path for path in (folder.checkpoint, folder.config, folder.fusion) if path.is_file()]
+    saved = sorted((folder.path / SAVED).glob("*"))
+    about: dict[str, Any] = {"seed": folder.seed, **read_json(folder.development)}
+    texts = _artifact("data", data.name, prepared.folder.name, queries=queries)
+    candidates = _artifact("candidates", data.name, data.fingerprint(), inputs=[texts], **parameters)
+    model = _artifact("model", f"{data.name}-{folder.model}", digest, [*weights, *saved], [candidates], **about)
     if not folder.table.is_dir():
-        return None
+        return [texts, candidates, model]
     files = sorted(folder.table.iterdir())
-    size = {"bytes": sum(path.stat().st_size for path in files)}
-    return Artifact(f"table-{data.name}-{folder.model}", "table", model.digest, size, files, (model,))
+    size = sum(path.stat().st_size for path in files)
+    table = _artifact("table", f"{data.name}-{folder.model}", digest, files, [model], bytes=size)
+    return [texts, candidates, model, table]
 
 
-def runs_artifact(measured: SeedResults, data: RetrievalData) -> Artifact:
-    """Return run files and per-query values, made from the model (or its table) and the candidates."""
-    folder = measured.run
-    model = model_artifact(folder, data)
-    files = [path for ranking in measured.rankings for path in (folder.run(*ranking), folder.per_query(*ranking))]
-    inputs = (table_artifact(folder, data, model) or model, *model.inputs)
-    return Artifact(f"runs-{data.name}-{folder.model}", "runs", model.digest, {"seed": folder.seed}, files, inputs)
+def _artifact(
+    kind: str, name: str, digest: str, files: Sequence[Path] = (), inputs: Sequence[Any] = (), **metadata: Any
+) -> Any:
+    """Return an artifact that names its inputs; without files it is a description.
 
-
-def log_artifact(run: Any, artifact: Artifact) -> None:
-    """Log an artifact of the run, and its inputs as inputs of the run; files are not copied on the way."""
-    for source in artifact.inputs:
-        declared = list(run.config.get("inputs", []))
-        if source.reference not in declared:
-            run.config.update({"inputs": [*declared, source.reference]}, allow_val_change=True)
-            if not run.offline:
-                run.use_artifact(_wandb_artifact(source))  # one of equal content is used, not stored again
-    run.log_artifact(_wandb_artifact(artifact))
-
-
-def _wandb_artifact(artifact: Artifact) -> Any:
+    Args:
+        digest: equal for equal content.
+    """
     import wandb
 
-    inputs = [source.reference for source in artifact.inputs]
-    metadata = {**artifact.metadata, "digest": artifact.digest, "inputs": inputs}
-    result = wandb.Artifact(artifact.name.replace("/", "-"), type=artifact.kind, metadata=metadata)
-    if not artifact.files:
-        with result.new_file("description.txt", encoding="utf-8") as file:  # equal for equal digests
-            file.write(f"{artifact.reference}\n")
-    for path in artifact.files:
+    metadata |= {"digest": digest, "inputs": [_reference(source) for source in inputs]}
+    artifact = wandb.Artifact(f"{kind}-{name}".replace("/", "-"), type=kind, metadata=metadata)
+    if not files:
+        with artifact.new_file("description.txt", encoding="utf-8") as file:
+            file.write(f"{_reference(artifact)}\n")
+    for path in files:
         folder = f"{SAVED}/" if path.parent.name == SAVED else ""  # both folders may have a file of the same name
-        result.add_file(str(path), name=folder + path.name, policy="immutable", skip_cache=True)
-    return result
+        artifact.add_file(str(path), name=folder + path.name, policy="immutable", skip_cache=True)
+    return artifact
+
+
+def _reference(artifact: Any) -> str:
+    return f"{artifact.name}@{artifact.metadata['digest']}"
+
+
+def log_artifacts(run: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    run.config.update({"inputs": [_reference(artifact) for artifact in inputs]}, allow_val_change=True)
+    for artifact in inputs if not run.offline else ():
+        run.use_artifact(artifact)  # one of equal content is used, not stored again
+    for artifact in outputs:
+        run.log_artifact(artifact)
