@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from apps.explanation import Explanation, Feature
-from datamodules.candidates.samples import SAMPLES, TEST_CPU
 from datamodules.retrieval_data import RetrievalData
 from datamodules.text.analysis import Analyser, analyser_of
 from datamodules.text.fields import QueryTokeniser
+from datamodules.text.query_sets import SAMPLES, TEST_CPU
 from lexical.batches import RankingBatch
 from lexical.errors import UserError
 from lexical.evidence import TokenSpan

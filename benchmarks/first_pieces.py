@@ -20,8 +20,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from datamodules.candidates.samples import SAMPLES, TEST_CPU
-from datamodules.text.query_sets import DEVELOPMENT
+from datamodules.text.query_sets import DEVELOPMENT, SAMPLES, TEST_CPU
 from lexical.bm25 import bm25_scores, tune
 from lexical.errors import require, run_script
 from lexical.index.forward_index import ForwardIndex, build_forward_index, open_forward_index

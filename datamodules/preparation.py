@@ -37,7 +37,7 @@ from datamodules.candidates.dense import FLAG, DenseEncoder, DenseIndex
 from datamodules.text.analysis import SPACY_FIELDS, WORD_PIECES, AnalysisSettings, analyser_identity
 from datamodules.text.collection import TABLE, Collection
 from datamodules.text.fields import Field, build_fields, tokenise_queries
-from datamodules.text.query_sets import DEVELOPMENT, SPLIT_SEED, TRAIN_MODELING, QuerySet
+from datamodules.text.query_sets import DEVELOPMENT, SAMPLES, SPLIT_SEED, TRAIN_MODELING, QuerySet
 from datamodules.text.sources import TextSource
 from datamodules.worker_pool import cores
 from lexical.bm25 import BM25Parameters, Trial, search_space, tune
@@ -120,6 +120,14 @@ class Preparation:
         names = json.loads((self.texts / "query_sets.json").read_text())
         return {name: QuerySet(self.texts / "query_sets", name) for name in names}
 
+    @cache  # noqa: B019 - lives as long as the program, as all caches here: each step is checked once
+    def query_set(self, name: str) -> QuerySet:
+        """Return a query set, or a sample of one."""
+        if name not in SAMPLES:
+            return self.query_sets[name]
+        sample = SAMPLES[name]
+        return QuerySet(self.texts / "query_sets", sample.of, sample.queries)
+
     @property
     def ranked_sets(self) -> tuple[str, ...]:
         """Query sets that get full candidate lists: all but train_modeling."""
@@ -127,14 +135,15 @@ class Preparation:
 
     # --- fields
 
-    @cache  # noqa: B019 - lives as long as the program, as all caches here: each step is checked once
+    @cache  # noqa: B019
     def field(self, name: str) -> Field:
         return Field(self.field_folder(name) / name)
 
     def query_tokens(self, query_set: str, field: str) -> Ragged:
         """Return the token ids of each query, -1 for unknown words."""
-        folder = self.field_folder(field) / field / "queries"
-        return Ragged(map_array(folder / f"{query_set}.offsets.npy"), map_array(folder / f"{query_set}.tokens.npy"))
+        queries, folder = self.query_set(query_set), self.field_folder(field) / field / "queries"
+        arrays = (map_array(folder / f"{queries.name}.{part}.npy") for part in ("offsets", "tokens"))
+        return queries.select(Ragged(*arrays))
 
     def field_folder(self, name: str) -> Path:
         """Return the folder of a field, which all fields of one analyser share."""
@@ -313,11 +322,21 @@ class Preparation:
         return [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
     def ranked_task(self, query_set: str, depth: int) -> RankedTask:
-        """Return the `depth` best candidates of every query with their relevance."""
-        return self._task(query_set, self.candidates(query_set).candidates.head(depth))
+        """Return the `depth` best candidates of every query, with what is needed to judge a ranking of them."""
+        queries = self.query_set(query_set)
+        depth = min(depth, SAMPLES[query_set].depth) if query_set in SAMPLES else depth
+        return self._task(query_set, queries.select(self.candidates(queries.name).candidates.head(depth)))
+
+    def depth(self, query_set: str) -> int:
+        """Return the largest number of candidates of a query: as configured, or the longest list of an external run."""
+        if query_set in SAMPLES:
+            return min(SAMPLES[query_set].depth, self.depth(SAMPLES[query_set].of))
+        if self.settings.candidates is None:
+            return self.settings.depth
+        return int(self.candidates(query_set).candidates.lengths().max())
 
     def _task(self, query_set: str, candidates: Ragged) -> RankedTask:
-        documents, relevant = len(self.collection), self.query_sets[query_set].relevant
+        documents, relevant = len(self.collection), self.query_set(query_set).relevant
         judged, pairs = (rows.row_numbers() * documents + rows.values for rows in (relevant, candidates))
         return RankedTask(candidates, np.asarray(self.collection.id_order), np.isin(pairs, judged))
 

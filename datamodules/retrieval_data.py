@@ -19,11 +19,20 @@ from datamodules.batches.bitext_blocks import BitextBlocks
 from datamodules.batches.epoch_loader import Batches, EpochLoader
 from datamodules.batches.training_pairs import TrainingPairs
 from datamodules.cached_step import fingerprint
-from datamodules.candidates.samples import DEVELOPMENT_CPU, SAMPLES, TEST_CPU, TRAIN_FUSION_CPU, SampledSet
 from datamodules.preparation import Preparation, PreparationSettings
 from datamodules.text.analysis import LOOKUP, WORD_PIECES, AnalysisSettings
 from datamodules.text.expansion import ExpandedTexts
-from datamodules.text.query_sets import DEVELOPMENT, SPLIT_SEED, TEST, TRAIN_FUSION, TRAIN_MODELING, QuerySet
+from datamodules.text.query_sets import (
+    DEVELOPMENT,
+    DEVELOPMENT_CPU,
+    SPLIT_SEED,
+    TEST,
+    TEST_CPU,
+    TRAIN_FUSION,
+    TRAIN_FUSION_CPU,
+    TRAIN_MODELING,
+    QuerySet,
+)
 from datamodules.text.sources import TextSource, existing_path
 from lexical.batches import (
     DataNeeds,
@@ -193,7 +202,7 @@ class RetrievalData(L.LightningDataModule):
         task, queries = self.ranked_task(name, needs.depth), self.query_set(name)
         evaluation_set = EvaluationSet(
             name, queries.ids, queries.qrels(), queries.graded, task, self.prepared.collection.ids,
-            min(needs.depth, self.depth(name)),
+            min(needs.depth, self.prepared.depth(name)),
         )  # fmt: skip
         rankings: list[Any] = self._ranking_batches(name, needs.fields[0], needs.depth)
         if needs.joint:
@@ -269,25 +278,14 @@ class RetrievalData(L.LightningDataModule):
         batches = self._joint_batches(query_set, needs.fields, needs.depth)
         return FusionBatch(query_set, batches, self.ranked_task(query_set, needs.depth))
 
-    # --- query sets and their candidates; samples (see `candidates.samples`) have names like any other set
+    # --- query sets and their candidates; the samples of query sets have names like any other set
 
     def query_set(self, name: str) -> QuerySet:
-        return self._sampled(name) if name in SAMPLES else self.prepared.query_sets[name]
+        return self.prepared.query_set(name)
 
     def ranked_task(self, query_set: str, depth: int) -> RankedTask:
         """Return the `depth` best candidates of every query, with what is needed to judge a ranking of them."""
-        if query_set not in SAMPLES:
-            return self.prepared.ranked_task(query_set, depth)
-        sample = SAMPLES[query_set]
-        return self._sampled(query_set).task(self.prepared.ranked_task(sample.of, min(depth, sample.depth)))
-
-    def depth(self, query_set: str) -> int:
-        """Return the largest number of candidates of a query: as configured, or the longest list of an external run."""
-        if query_set in SAMPLES:
-            return min(SAMPLES[query_set].depth, self.depth(SAMPLES[query_set].of))
-        if self.prepared.settings.candidates is None:
-            return self.prepared.settings.depth
-        return int(self.prepared.candidates(query_set).candidates.lengths().max())
+        return self.prepared.ranked_task(query_set, depth)
 
     @cache  # noqa: B019 - lives as long as the program; every fused row needs it
     def first_stage_scores(self, query_set: str, depth: int) -> np.ndarray:
@@ -305,7 +303,7 @@ class RetrievalData(L.LightningDataModule):
 
     @cache  # noqa: B019 - timing a row must not time the opening of files
     def _ranking_batches(self, query_set: str, field: str, depth: int) -> list[RankingBatch]:
-        tokens, candidates = self._query_tokens(query_set, field), self.ranked_task(query_set, depth).candidates
+        tokens, candidates = self.prepared.query_tokens(query_set, field), self.ranked_task(query_set, depth).candidates
         forward, sequences = self.prepared.field(field).forward, self.sequences(field)
         batches = []
         for first in range(0, candidates.rows, QUERIES_PER_RANKING_BATCH):
@@ -317,12 +315,3 @@ class RetrievalData(L.LightningDataModule):
         id_order = np.asarray(self.prepared.collection.id_order)
         by_field = [self._ranking_batches(query_set, field, depth) for field in fields]
         return [JointBatch(dict(zip(fields, rows, strict=True)), id_order) for rows in zip(*by_field, strict=True)]
-
-    def _query_tokens(self, query_set: str, field: str) -> Ragged:
-        if query_set not in SAMPLES:
-            return self.prepared.query_tokens(query_set, field)
-        return self._sampled(query_set).select(self.prepared.query_tokens(SAMPLES[query_set].of, field))
-
-    @cache  # noqa: B019
-    def _sampled(self, name: str) -> SampledSet:
-        return SampledSet(self.prepared.query_sets[SAMPLES[name].of], name)

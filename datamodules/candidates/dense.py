@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from datamodules.candidates.candidate_sets import CandidateSet
-from lexical.encoders import check_pieces, trained_encoder
+from lexical.encoders import check_word_pieces, load_encoder
 from lexical.errors import UserError
 from lexical.index.ragged import Ragged, offsets_of
 from lexical.terminal import progress_bar
@@ -39,8 +39,8 @@ class DenseEncoder:
     def __init__(self, name: str, pieces: int, vocabulary: list[str]) -> None:
         import torch
 
-        self.model: Any = trained_encoder(FLAG, name).eval()
-        check_pieces(FLAG, name, self.model.config.vocab_size, vocabulary)
+        self.model: Any = load_encoder(FLAG, name).eval()
+        check_word_pieces(FLAG, name, self.model.config.vocab_size, vocabulary)
         if not {"[CLS]", "[SEP]"} <= set(vocabulary):
             raise UserError(f"{FLAG} {name}: the word pieces of this data have no [CLS] and [SEP]")
         self.cls, self.sep, self.pieces = vocabulary.index("[CLS]"), vocabulary.index("[SEP]"), pieces

@@ -2,6 +2,9 @@
 
 Names inside the project: train_modeling, train_fusion, development, test, and further judged sets such as trec2019.
 On disk a set is plain text (``NAME.queries.tsv``, ``NAME.qrels.tsv``) beside the judged documents as row numbers.
+
+Fixed samples with short candidate lists are query sets too. A machine without a GPU can measure slow rankers on them,
+and every row can be measured on them; a value of a sample never stands in a column with values of the whole set.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ from datamodules.text.collection import Collection
 from datamodules.text.lines import Judgement, LineReport, Query
 from lexical.errors import UserError
 from lexical.index.array_file import map_array
-from lexical.index.ragged import Ragged, offsets_of
+from lexical.index.ragged import Ragged, offsets_of, ragged
 
 TRAIN_MODELING, TRAIN_FUSION, DEVELOPMENT, TEST = "train_modeling", "train_fusion", "development", "test"
 SPLIT_SEED = 20201231  # fixed, and apart from --seed: every run has the same split
 FUSION_SHARE, MAX_FUSION = 0.1, 20_000
+TEST_CPU, DEVELOPMENT_CPU, TRAIN_FUSION_CPU = "test_cpu", "development_cpu", "train_fusion_cpu"
 
 UNKNOWN_DOCUMENT = "that point to a document that is not in the collection"
 UNKNOWN_QUERY = "that point to a query that is not in the query file"
@@ -53,20 +57,50 @@ class SplitSizes(NamedTuple):
 DEFAULT_SIZES = SplitSizes()
 
 
-class QuerySet:
-    """One query set on disk; texts and judgements are read when they are first used."""
+class Sample(NamedTuple):
+    """A fixed sample of a query set."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    of: str  # the whole set
+    queries: int
+    depth: int  # candidates of a query
+
+
+SAMPLES = {
+    TEST_CPU: Sample(TEST, 200, 20),
+    DEVELOPMENT_CPU: Sample(DEVELOPMENT, 100, 20),
+    TRAIN_FUSION_CPU: Sample(TRAIN_FUSION, 200, 20),
+}
+
+
+class QuerySet:
+    """One query set on disk, or a sample of it; texts and judgements are read when they are first used.
+
+    Args:
+        folder: of the files.
+        name: of the whole set.
+        queries: size of a random sample, in the order of the file; None: all queries.
+    """
+
+    def __init__(self, folder: Path, name: str, queries: int | None = None) -> None:
         self.folder, self.name = folder, name
         self._offsets = map_array(folder / f"{name}.judged_offsets.npy")
+        self._sample: np.ndarray | None = None
+        if queries is not None:
+            drawn = np.random.default_rng(SPLIT_SEED).permutation(len(self._offsets) - 1)[:queries]
+            self._sample = np.sort(drawn)
+
+    def select(self, rows: Ragged) -> Ragged:
+        """Select the rows of the sample's queries from those of all queries."""
+        return rows if self._sample is None else ragged([rows.row(int(i)) for i in self._sample], rows.values.dtype)
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return len(self._offsets) - 1 if self._sample is None else len(self._sample)
 
     @cached_property
     def _lines(self) -> list[list[str]]:
         text = (self.folder / f"{self.name}.queries.tsv").read_text(encoding="utf-8")
-        return [line.split("\t") for line in text.split("\n")[:-1]]
+        lines = [line.split("\t") for line in text.split("\n")[:-1]]
+        return lines if self._sample is None else [lines[i] for i in self._sample]
 
     @cached_property
     def ids(self) -> list[str]:
@@ -79,12 +113,16 @@ class QuerySet:
     @property
     def judged(self) -> Ragged:
         """Judged document rows of each query."""
-        return Ragged(self._offsets, map_array(self.folder / f"{self.name}.judged_rows.npy"))
+        return self.select(Ragged(self._offsets, map_array(self.folder / f"{self.name}.judged_rows.npy")))
+
+    @property
+    def _all_grades(self) -> np.ndarray:
+        return map_array(self.folder / f"{self.name}.judged_grades.npy")
 
     @property
     def grades(self) -> np.ndarray:
         """(judgements,) int32, beside ``judged.values``; above 0 is relevant."""
-        return map_array(self.folder / f"{self.name}.judged_grades.npy")
+        return self.select(Ragged(self._offsets, self._all_grades)).values
 
     @cached_property
     def relevant(self) -> Ragged:
@@ -92,14 +130,14 @@ class QuerySet:
 
     @property
     def graded(self) -> bool:
-        """True for sets with grades above 1 (TREC): measured by nDCG@10 instead of MRR."""
-        return bool(len(self.grades)) and int(self.grades.max()) > 1
+        """True for sets with grades above 1 (TREC), and their samples: measured by nDCG@10 instead of MRR."""
+        return int(self._all_grades.max(initial=0)) > 1
 
     def qrels(self) -> list[tuple[str, str, int]]:
         """Return (query id, document id, grade) of all judgements."""
         lines = (self.folder / f"{self.name}.qrels.tsv").read_text(encoding="utf-8").split("\n")[:-1]
-        parts = (line.split() for line in lines)
-        return [(query, document, int(grade)) for query, _, document, grade in parts]
+        parts, ids = (line.split() for line in lines), set(self.ids)
+        return [(query, document, int(grade)) for query, _, document, grade in parts if query in ids]
 
 
 def write_query_set(queries: list[JudgedQuery], name: str, folder: Path) -> None:

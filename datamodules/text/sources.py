@@ -13,7 +13,6 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -107,8 +106,6 @@ class RawTexts:
         raw = self.query_sets()
         judged = {name: join_judgements(raw_set, collection, notes) for name, raw_set in raw.items()}
         write_query_sets(split(judged, self.sizes, notes), notes, folder)
-        reports = [report, *(part for raw_set in raw.values() for part in (raw_set.query_report, raw_set.qrel_report))]
-        (folder / "line_reports.json").write_text(json.dumps([asdict(part) for part in reports], indent=1) + "\n")
 
 
 class SetFiles(NamedTuple):
