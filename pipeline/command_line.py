@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from argparse import SUPPRESS
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,10 @@ class RankerCLI(LightningCLI):
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         _add_run_arguments(parser)
         parser.add_argument("--skip_trained", type=bool, default=False, help="keep what is trained with these settings")
+        profile, model = self.resolved.profile, self.resolved.model
+        parser.add_argument("--profile", type=str | None, default=profile, help="settings by model name")
+        file = None if model is None else model.file
+        parser.add_argument("--model_file", type=str | None, default=file, help=SUPPRESS)  # evaluate.py looks there
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         self.config = parse(parser, args)
@@ -55,10 +60,7 @@ class RankerCLI(LightningCLI):
     def config_as_dict(self) -> dict[str, Any]:
         """Return the resolved configuration in plain types: printed, saved beside the results, sent to W&B."""
         text = self.parser.dump(self.config, skip_none=False, skip_validation=True)
-        config = {key: value for key, value in yaml.safe_load(text).items() if key != "config"}
-        model = self.resolved.model
-        source = {"model_file": model.file} if model is not None and model.file is not None else {}
-        return {**source, "profile": self.resolved.profile, **config}
+        return {key: value for key, value in yaml.safe_load(text).items() if key != "config"}
 
 
 def parse_data(

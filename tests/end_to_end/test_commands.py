@@ -17,12 +17,12 @@ import pytest
 import torch
 import yaml
 
-from datamodules.retrieval_data import Folder
+from datamodules import Folder
 from evaluate import evaluate
 from lexical.errors import UserError
 from lexical.ranking.trec_run import read_run
 from pipeline.configs import names, resolve
-from pipeline.loading import load_ranker
+from pipeline.evaluating import load_trained
 from pipeline.run_folder import RunFolder
 from tests import ROOT
 from train import train
@@ -44,6 +44,11 @@ class Trained:
     def folder(self, row: str) -> RunFolder:
         return RunFolder(self.outputs / row / "seed-1")
 
+    def mrr(self, row: str, fused: bool) -> float:
+        key = (row, fused, "test", "MRR")
+        (value,) = (r.value for r in self.results if (r.model, r.fused, r.query_set, r.measure) == key)
+        return float(value)
+
 
 @pytest.fixture(scope="module")
 def trained(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
@@ -63,7 +68,7 @@ def command(script: str, *arguments: str, cwd: Path, **environment: str) -> subp
 
 def test_every_file_of_the_contract_is_there(trained: Trained) -> None:
     folder = trained.folder("bm25_lemm_word").path
-    expected = "config.yaml checkpoints/last.ckpt metrics.csv fusion.json runs/test.run runs/test.alone.run"
+    expected = "config.yaml checkpoints/ranker.ckpt metrics.csv fusion.json runs/test.run runs/test.alone.run"
     expected += " per_query/test.tsv per_query/test.alone.tsv wandb"
     assert [name for name in expected.split() if not (folder / name).exists()] == []
     assert trained.outputs.name.startswith("folder-small-")
@@ -79,8 +84,8 @@ def test_results_json_has_the_fields_of_the_contract(trained: Trained) -> None:
     assert all(list(entry) == fields.split() for entry in results)
     expected = sorted([(ROWS[0], False), *((row, fused) for row in ROWS[1:] for fused in (True, False))])
     for name in ("test", "test_cpu"):
-        mine = [entry for entry in results if entry["query_set"] == name and entry["measure"] == "MRR"]
-        assert sorted((entry["model"], entry["fused"]) for entry in mine) == expected
+        rows = [entry for entry in results if entry["query_set"] == name and entry["measure"] == "MRR"]
+        assert sorted((entry["model"], entry["fused"]) for entry in rows) == expected
     assert {entry["query_set"] for entry in results} == {"test", "test_cpu"}
     assert all(entry["queries"] == 40 and entry["ms_per_1k"] > 0 for entry in results)
 
@@ -91,16 +96,10 @@ def test_the_value_in_the_table_is_that_of_the_run_file(trained: Trained, small_
         run = read_run(trained.folder(row).run("test", alone))
         ranks = [run[q][0].index(d) + 1 if q in run and d in run[q][0] else np.inf for q, d in relevant.items()]
         expected = float(np.mean(1 / np.array(ranks)))
-        (found,) = (
-            one.value
-            for one in trained.results
-            if (one.model, one.fused, one.query_set, one.measure) == (row, not alone and row != ROWS[0], "test", "MRR")
-        )
-        assert found == pytest.approx(expected, abs=1e-9)
-        lines = list(csv.DictReader(trained.folder(row).per_query("test", alone).open(), delimiter="\t"))
-        assert np.mean([float(line["value"]) for line in lines if line["measure"] == "MRR"]) == pytest.approx(
-            found, abs=1e-6
-        )
+        assert trained.mrr(row, fused=not alone and row != ROWS[0]) == pytest.approx(expected, abs=1e-9)
+        lines = csv.DictReader(trained.folder(row).per_query("test", alone).open(), delimiter="\t")
+        values = [float(line["value"]) for line in lines if line["measure"] == "MRR"]
+        assert np.mean(values) == pytest.approx(expected, abs=1e-12)  # in full precision
 
 
 def test_a_fused_run_is_the_weighted_sum_of_its_features(trained: Trained) -> None:
@@ -135,19 +134,6 @@ def test_training_again_gives_the_same_weights_and_rebuilds_nothing(
     assert "done in" not in capsys.readouterr().err
 
 
-def test_a_reloaded_ranker_reproduces_the_development_number_exactly(trained: Trained, small_folder: Path) -> None:
-    from lexical.ranking.order import mean_reciprocal_rank
-    from pipeline.reranking import ranking_trainer, rerank
-
-    for row in ROWS:
-        folder = trained.folder(row)
-        data = Folder(str(small_folder), cache_dir=str(trained.work / "cache"))
-        model = load_ranker(folder, row, data)
-        weights = json.loads(folder.fusion.read_text())["weights"] if model.fused else None
-        ranked = rerank(ranking_trainer(model, {"accelerator": "auto"}), model, data, "development", weights)
-        assert mean_reciprocal_rank(ranked.task, ranked.row) == trained.development[row]["development/mrr"]
-
-
 def test_rows_without_randomness_live_in_seed_1(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     train(["--model", "bm25_lemm", "--seed", "3", *trained.places])
     assert "--seed 3 is ignored" in capsys.readouterr().err
@@ -155,21 +141,11 @@ def test_rows_without_randomness_live_in_seed_1(trained: Trained, capsys: pytest
 
 
 def test_given_parameters_are_not_tuned(trained: Trained, tmp_path: Path) -> None:
-    train(
-        [
-            "--model",
-            "bm25_lemm",
-            "--model.k1",
-            "0.77",
-            "--model.b",
-            "0.33",
-            *trained.data,
-            "--output_dir",
-            str(tmp_path),
-        ]
-    )
+    settings = ["--model.k1", "0.77", "--model.b", "0.33"]
+    train(["--model", "bm25_lemm", *settings, *trained.data, "--output_dir", str(tmp_path)])
     (saved,) = tmp_path.glob("*/bm25_lemm/seed-1/development.json")
-    assert json.loads(saved.read_text())["k1"] == 0.77 and json.loads(saved.read_text())["b"] == 0.33
+    measured = json.loads(saved.read_text())
+    assert (measured["k1"], measured["b"]) == (0.77, 0.33)
 
 
 def test_a_saved_config_can_be_given_back(trained: Trained, tmp_path: Path) -> None:
@@ -178,13 +154,11 @@ def test_a_saved_config_can_be_given_back(trained: Trained, tmp_path: Path) -> N
     assert again == trained.development["bm25_lemm_word"]
 
 
-def test_what_the_ranker_fixes_is_said_and_saved(
+def test_more_devices_than_a_ranker_uses_are_ignored_with_a_line(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["--trainer.devices", "2", "--trainer.limit_predict_batches", "0.5"]
-    again = train(["--model", "bm25_lemm", *asked, *trained.data, "--output_dir", str(tmp_path)])
-    said = capsys.readouterr().err
-    assert "--trainer.devices 1: 2 is ignored" in said and "--trainer.limit_predict_batches 1.0: 0.5 is ignored" in said
+    again = train(["--model", "bm25_lemm", "--trainer.devices", "2", *trained.data, "--output_dir", str(tmp_path)])
+    assert "bm25_lemm is trained in one process: --trainer.devices 2 is ignored" in capsys.readouterr().err
     (saved,) = tmp_path.glob("*/bm25_lemm/seed-1/config.yaml")
     assert yaml.safe_load(saved.read_text())["trainer"]["devices"] == 1
     assert again == trained.development["bm25_lemm"]
@@ -203,7 +177,7 @@ def test_leaderboard_runs_on_request(trained: Trained) -> None:
 
 
 def test_external_candidates_replace_the_first_stage(trained: Trained, small_folder: Path, tmp_path: Path) -> None:
-    """A run with two documents a query: everything is measured over those two, whoever made them."""
+    """A run with two documents a query: everything is measured over those two, wherever they come from."""
     lines = []
     for name in ("train", "dev", "test"):
         for line in (small_folder / f"qrels.{name}.tsv").read_text().splitlines():
@@ -213,7 +187,7 @@ def test_external_candidates_replace_the_first_stage(trained: Trained, small_fol
     arguments = [*trained.data, "--data.candidates", str(tmp_path / "vespa.run"), "--output_dir", str(tmp_path / "out")]
     train(["--model", "bm25_lemm_word", *arguments])
     results = evaluate(arguments)
-    assert {one.value for one in results if one.measure == "recall@2" and one.depth == 2} == {1.0}
+    assert {result.value for result in results if result.measure == "recall@2" and result.depth == 2} == {1.0}
     run = read_run(next((tmp_path / "out").glob("*/bm25_lemm_word/seed-1/runs/test.run")))
     assert {len(documents) for documents, _ in run.values()} == {2}
 
@@ -238,29 +212,32 @@ def test_wandb_offline_files_hold_what_was_logged(trained: Trained) -> None:
     assert {"bm25_lemm_word", "train"} <= set(tuned.tags)
     assert tuned.config["model"]["field"] == "word" and tuned.config["labels"]["job_type"] == "train"
     assert tuned.summary["development/mrr"] == pytest.approx(trained.development["bm25_lemm_word"]["development/mrr"])
-    assert max(row["tune/mrr"] for row in tuned.history if "tune/mrr" in row) > 0
+    assert max(step["tune/mrr"] for step in tuned.history if "tune/mrr" in step) > 0
     measured = by_job["evaluate"]
     assert measured.summary["results/nrows"] == 10 and "test/MRR" in measured.summary
     assert any("runs" in artifact for artifact in measured.artifacts)
     assert measured.summary["per_query/test/nrows"] == 40
 
 
-def test_wandb_artifacts_name_what_they_are_made_of(trained: Trained) -> None:
+def test_wandb_artifacts_name_what_they_were_made_from(trained: Trained) -> None:
     """data -> candidates -> model -> table -> runs: followed backwards by name and digest."""
     from tests.fixtures.wandb_files import read_offline_runs
 
     runs = {run.job_type: run for run in read_offline_runs(trained.folder("model1_word").path / "wandb")}
-    known = {
-        f"{name}@{one['digest']}": one for run in runs.values() for name, one in run.metadata.items() if "digest" in one
+    artifacts = {
+        f"{name}@{metadata['digest']}": metadata
+        for run in runs.values()
+        for name, metadata in run.metadata.items()
+        if "digest" in metadata
     }  # W&B logs tables as artifacts of its own
-    (at,) = (reference for reference, one in known.items() if one["type"] == "runs")
-    path = [known[at]["type"]]
-    while known[at]["inputs"]:
-        at = known[at]["inputs"][0]
-        path.append(known[at]["type"])
-    assert path == ["runs", "table", "model", "candidates", "data"]
-    assert {reference.split("-")[0] for reference in runs["evaluate"].config["inputs"]} == {"table", "candidates"}
-    assert known[at]["queries"]["development"] == 60
+    (reference,) = (reference for reference, metadata in artifacts.items() if metadata["type"] == "runs")
+    types = [artifacts[reference]["type"]]
+    while artifacts[reference]["made_from"]:
+        reference = artifacts[reference]["made_from"][0]
+        types.append(artifacts[reference]["type"])
+    assert types == ["runs", "table", "model", "candidates", "data"]
+    assert {name.split("-")[0] for name in runs["evaluate"].config["inputs"]} == {"table", "candidates"}
+    assert artifacts[reference]["queries"]["development"] == 60
 
 
 def test_wandb_has_a_summary_over_all_seeds_of_a_ranker(trained: Trained) -> None:
@@ -269,8 +246,10 @@ def test_wandb_has_a_summary_over_all_seeds_of_a_ranker(trained: Trained) -> Non
     (summary, *_) = read_offline_runs(trained.outputs / "model1_word" / "wandb")
     assert (summary.job_type, summary.name) == ("summary", "model1_word-summary")
     assert summary.group == f"model1_word/{trained.outputs.name}" and summary.config["seeds"] == 1
-    (value,) = (one.value for one in trained.results if one[:4] == ("model1_word", True, "test", "MRR"))
-    assert summary.summary["test/MRR"] == pytest.approx(value) and "test/MRR_alone" in summary.summary
+    assert (
+        summary.summary["test/MRR"] == pytest.approx(trained.mrr("model1_word", True))
+        and "test/MRR_alone" in summary.summary
+    )
     assert summary.summary["significance/nrows"] == 2 and "report/sha256" in summary.summary
 
 
@@ -295,21 +274,70 @@ def test_every_named_config_resolves(model: str, data: str) -> None:
     assert resolved.model is not None and resolved.model.name == model and resolved.data.name == data
 
 
-def test_precedence_command_line_then_data_then_model(tmp_path: Path) -> None:
-    from pipeline.command_line import NamedConfigCLI
+def test_precedence_command_line_then_profile_then_model(tmp_path: Path) -> None:
+    from pipeline.command_line import RankerCLI
 
-    bm25 = {"class_path": "lightning_modules.bm25.BM25", "init_args": {"k1": 0.1, "b": 0.1, "rerank_depth": 10}}
+    bm25 = {"class_path": "lightning_modules.BM25", "init_args": {"k1": 0.1, "b": 0.1, "rerank_depth": 10}}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"model": bm25, "trainer": {"max_epochs": 3, "min_epochs": 1}}))
-    data = {"class_path": "datamodules.retrieval_data.PyDocs"}
-    changes = {
+    models = {
         "m*": {"model": {"b": 0.2, "rerank_depth": 20}, "trainer": {"max_epochs": 5}},
         "other*": {"model": {"b": 9.0}},
     }
-    (tmp_path / "my_data.yaml").write_text(yaml.safe_dump({"data": data, "for_models": changes}))
-    files = ["--model", str(tmp_path / "mine.yaml"), "--data", str(tmp_path / "my_data.yaml")]
-    config = NamedConfigCLI(resolve([*files, "--model.rerank_depth", "30"]), "").config_as_dict()
+    (tmp_path / "profile.yaml").write_text(yaml.safe_dump({"models": models}))
+    files = ["--model", str(tmp_path / "mine.yaml"), "--profile", str(tmp_path / "profile.yaml")]
+    config = RankerCLI(resolve([*files, "--model.rerank_depth", "30"]), "").config_as_dict()
     assert (config["model"]["k1"], config["model"]["b"], config["model"]["rerank_depth"]) == (0.1, 0.2, 30)
     assert (config["trainer"]["max_epochs"], config["trainer"]["min_epochs"], config["trainer"]["devices"]) == (5, 1, 1)
+
+
+def test_print_config_has_the_settings_of_the_profile(trained: Trained) -> None:
+    """The whole truth in one place: the profile's 384 where the model's own file has 512."""
+    shown = command("train.py", "--model", "nn_model1", *trained.data, "--print_config", cwd=trained.work)
+    config = yaml.safe_load(shown.stdout)
+    assert config["model"]["embedding"] == 384 and config["profile"] == "small"
+
+
+# --- a ranker of one's own
+
+TOY = """
+from __future__ import annotations
+
+import numpy as np
+
+from lexical.batches import RankingBatch
+from lightning_modules import Ranker
+
+
+class Overlap(Ranker):
+    \"\"\"Share of the query's tokens that stand in the document.\"\"\"
+
+    def __init__(self, field: str = "word", power: float = 1.0, fused: bool = True, rerank_depth: int = 1000) -> None:
+        super().__init__(field, fused, rerank_depth)
+        self.power = power
+
+    def score(self, batch: RankingBatch) -> np.ndarray:
+        shares = [np.isin(query, document).mean() for query, document in batch.pairs()]
+        return np.array(shares, np.float32) ** self.power
+"""
+
+
+def test_a_ranker_of_ones_own_is_one_class_and_one_yaml(trained: Trained, tmp_path: Path) -> None:
+    """Both in a folder of the user's, trained and evaluated by the commands, each in a process of its own."""
+    (tmp_path / "overlap.py").write_text(TOY)
+    model = {"model": {"class_path": "overlap.Overlap", "init_args": {"power": 0.5}}}
+    (tmp_path / "my_overlap.yaml").write_text(yaml.safe_dump(model))
+    arguments = [*trained.data, "--output_dir", str(tmp_path / "out")]
+    done = command("train.py", "--model", str(tmp_path / "my_overlap.yaml"), *arguments, cwd=trained.work)
+    assert done.returncode == 0, done.stderr
+    assert "my_overlap: development MRR" in done.stdout
+    done = command("evaluate.py", "--models", "my_overlap", *arguments, cwd=trained.work)
+    assert done.returncode == 0, done.stderr
+    assert "my_overlap" in done.stdout
+    (results,) = (tmp_path / "out").glob("*/results.json")
+    values = {
+        (r["query_set"], r["fused"]): r["value"] for r in json.loads(results.read_text()) if r["measure"] == "MRR"
+    }
+    assert values["test", False] > 0 and trained.mrr("bm25_lemm", False) <= values["test", True] + 0.05
 
 
 # --- mistakes
@@ -326,7 +354,7 @@ def test_precedence_command_line_then_data_then_model(tmp_path: Path) -> None:
             "--data: there is no 'msmarco'; choose one of: folder, msmarco_doc",
         ),
         (["--model", "bm25_lemm", "--model.k3", "1"], "unrecognized arguments: --model.k3 1"),
-        (["--model", "bm25_lemm", "--model.k1", "big"], "--model.k1: 'big' is no float"),
+        (["--model", "bm25_lemm", "--model.k1", "big"], "--model.k1: 'big' is not float"),
         (["--model", "bm25_lemm", "--model.b", "1.5"], "--model.b 1.5: must be between 0 and 1"),
         (["--model", "bm25_lemm", "--model.rerank_depth", "0"], "--model.rerank_depth 0: must be 1 or more"),
         (["--model", "bm25_lemm", "--seed", "-1"], "--seed -1: must be between 0 and 4294967295"),
@@ -371,25 +399,27 @@ class Hostile:
         return os.system, ("touch hacked",)
 
 
-@pytest.mark.parametrize("damage", ["truncated", "hostile", "other keys", "missing"])
+@pytest.mark.parametrize("damage", ["truncated", "hostile", "other keys", "other class", "missing"])
 def test_a_bad_checkpoint_is_never_trusted(
-    trained: Trained, small_folder: Path, tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+    trained: Trained, tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    folder = RunFolder(tmp_path / "bm25_lemm" / "seed-1")
+    folder, original = RunFolder(tmp_path / "bm25_lemm" / "seed-1"), trained.folder("bm25_lemm")
     folder.checkpoint.parent.mkdir(parents=True)
-    original = trained.folder("bm25_lemm")
-    for name in ("config.yaml", "ranker.json"):
+    for name in ("config.yaml", "development.json"):
         (folder.path / name).write_bytes((original.path / name).read_bytes())
+    content = torch.load(original.checkpoint, weights_only=True)
     if damage == "truncated":
         folder.checkpoint.write_bytes(original.checkpoint.read_bytes()[:500])
     elif damage == "hostile":
         folder.checkpoint.write_bytes(pickle.dumps({"state_dict": Hostile()}))
     elif damage == "other keys":
-        torch.save({"state_dict": {"k1": torch.tensor(1.0)}}, folder.checkpoint)
-    with pytest.raises(UserError, match="cannot be loaded") as caught:
-        load_ranker(folder, "bm25_lemm", Folder(str(small_folder), cache_dir=str(trained.work / "cache")))
-    assert "\n" not in str(caught.value)
+        torch.save({**content, "state_dict": {"k1": torch.tensor(1.0)}}, folder.checkpoint)
+    elif damage == "other class":
+        torch.save({**content, "ranker": "subprocess.Popen"}, folder.checkpoint)
+    with pytest.raises(UserError, match=r"cannot be loaded|has no trained ranker") as error:
+        load_trained(folder, "bm25_lemm", Folder(trained.data[3], cache_dir=str(trained.work / "cache")))
+    assert "\n" not in str(error.value)
     assert not (tmp_path / "hacked").exists()
 
 
@@ -401,7 +431,7 @@ def test_ctrl_c_leaves_a_cache_that_the_next_run_completes(
         [sys.executable, str(ROOT / "train.py"), *arguments],
         cwd=tmp_path, env={**os.environ, "WANDB_MODE": "disabled"},
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs are born deaf to it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs ignore it otherwise
     )  # fmt: skip
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("cache/*/*/.fields*.building")) and time.monotonic() < deadline:

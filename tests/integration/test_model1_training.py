@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,42 +13,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datamodules.retrieval_data import Folder
-from evaluate import evaluate
-from lexical.batches import Needs
+from lexical.batches import BitextBatch
 from lexical.errors import UserError
-from lexical.model1.bitext import BitextOptions
 from lexical.model1.em import train_model1
 from lexical.model1.table import Translations, others_rescaled, with_self_translation
 from lexical.model1.table_files import load_table
-from pipeline.loading import load_ranker
+from lexical.small_files import read_json
+from lightning_modules import Model1, load_ranker
 from pipeline.run_folder import RunFolder
 from tests import ROOT
 from tests.fixtures.small_folder import write_small_folder
+from tests.fixtures.training_place import Place
 from tests.fixtures.wandb_files import read_offline_runs
 from train import train
-
-
-class Place:
-    """A working folder with its own outputs and a shared cache."""
-
-    def __init__(self, data: Path, work: Path) -> None:
-        self.work = work
-        self.data = ["--data", "folder", "--data.path", str(data), "--data.cache_dir", str(work / "cache")]
-
-    def opened(self) -> Folder:
-        return Folder(self.data[3], cache_dir=str(self.work / "cache"))
-
-    def train(self, output: str, *arguments: str) -> RunFolder:
-        train([*arguments, *self.data, "--output_dir", str(self.work / output)])
-        (folder,) = (self.work / output).glob("*/*/seed-1")
-        return RunFolder(folder)
-
-    def run(self, output: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, str(ROOT / "train.py"), *arguments, *self.data, "--output_dir", str(self.work / output)],
-            env={**os.environ, "WANDB_MODE": "offline"}, capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +34,17 @@ def place(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Place
     return Place(small_folder, tmp_path_factory.mktemp("model1"))
 
 
+def trained_in(place: Place, output: str, *arguments: str) -> RunFolder:
+    """Train a ranker in an output folder of its own."""
+    train(place.command(output, *arguments))
+    (folder,) = (place.work / output).glob("*/*/seed-1")
+    return RunFolder(folder)
+
+
 @pytest.fixture(scope="module")
 def alone(place: Place) -> RunFolder:
     """model1_word trained in one process."""
-    return place.train("alone", "--model", "model1_word")
+    return trained_in(place, "alone", "--model", "model1_word")
 
 
 def likelihoods(folder: RunFolder, field: str) -> list[float]:
@@ -87,42 +69,37 @@ def test_wandb_has_the_log_likelihood_the_trials_and_the_table(alone: RunFolder)
     assert any(name.startswith("table-") for name in logged.artifacts)
 
 
-def test_both_fields_are_reported_and_the_better_one_is_kept(alone: RunFolder, place: Place) -> None:
-    found = json.loads(alone.development.read_text())
-    tuned = {field: found[f"development/mrr_tuned_{field}"] for field in ("word", "word_all")}
+def test_both_fields_are_reported_and_the_better_one_is_kept(alone: RunFolder) -> None:
+    measured = read_json(alone.development)
+    tuned = {field: measured[f"development/mrr_tuned_{field}"] for field in ("word", "word_all")}
     best = max(tuned, key=lambda field: tuned[field])
     assert load_table(alone.table).meta["field"] == best
-    assert load_ranker(alone, "model1_word", place.opened()).field == best
+    assert load_ranker(alone.path).field == best
+
+
+def bitext_batches(place: Place) -> list[BitextBatch]:
+    data, ranker = place.opened(), Model1()
+    ranker.trainer = data.trainer = place.trainer()
+    data.trainer.strategy.connect(ranker)
+    return list(data.train_dataloader())
 
 
 def test_the_trained_table_is_that_of_the_library(alone: RunFolder, place: Place) -> None:
     saved = load_table(alone.table)
     field, settings = saved.meta["field"], saved.meta["parameters"]
-    data = place.opened()
-    data.serve(Needs((field,), train="bitext", bitext=BitextOptions()))
-    blocks = [batch.bitext for batch in data.train_dataloader()]
+    blocks = [batch.bitext for batch in bitext_batches(place) if batch.field == field]
     em, _ = train_model1(blocks, len(saved.vocabulary))
     learned = Translations(em.pairs, em.translation).pruned(settings["threshold"])
     expected = with_self_translation(others_rescaled(learned), settings["p_self"])
     assert saved.table.rows.values.tolist() == expected.rows.values.tolist()
     assert np.abs(saved.table.probabilities - expected.probabilities).max() == 0
-    assert saved.vocabulary == data.prepared.field(field).vocabulary()
-
-
-def pairs_left_out(place: Place) -> list[str]:
-    """The lines that one process must say."""
-    data = place.opened()
-    data.serve(Needs(("word", "word_all"), train="bitext"))
-    counts = dict.fromkeys(data.needs.fields, 0) if data.needs else {}
-    for batch in data.train_dataloader():
-        counts[batch.field] += batch.bitext.dropped
-    ending = "pairs are left out, as their lengths differ by more than a factor of 9"
-    return [f"bitext ({field}): {count:,} {ending}" for field, count in counts.items() if count]
+    assert saved.vocabulary == place.opened().vocabulary(field)
 
 
 def test_two_processes_learn_the_table_of_one(alone: RunFolder, place: Place) -> None:
-    done = place.run("two", "--model", "model1_word", "--trainer.devices", "2")
-    assert done.returncode == 0, done.stderr
+    process = place.process("two", "--model", "model1_word", "--trainer.devices", "2")
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
     (path,) = (place.work / "two").glob("*/*/seed-1")
     one, two = load_table(alone.table), load_table(path / "table")
     assert one.vocabulary == two.vocabulary and one.meta["parameters"] == two.meta["parameters"]
@@ -130,10 +107,14 @@ def test_two_processes_learn_the_table_of_one(alone: RunFolder, place: Place) ->
     assert np.abs(one.table.probabilities - two.table.probabilities).max() < 1e-6
     for field in ("word", "word_all"):
         assert likelihoods(RunFolder(path), field) == pytest.approx(likelihoods(alone, field), rel=1e-9)
-    assert done.stdout.count("model1_word: development MRR") == 1  # one process speaks
-    assert done.stderr.count("EM (word): iteration 5 of 5") == 1
-    left_out = [line for line in done.stderr.splitlines() if "pairs are left out" in line]
-    assert left_out == pairs_left_out(place)  # those of both processes, said once
+    assert output.count("model1_word: development MRR") == 1  # one process reports
+    assert output.count("EM (word): iteration 5 of 5") == 1
+    dropped: dict[str, int] = {}
+    for batch in bitext_batches(place):
+        dropped[batch.field] = dropped.get(batch.field, 0) + batch.bitext.dropped
+    ending = "pairs are dropped because their lengths differ by more than a factor of 9"
+    expected = [f"bitext ({field}): {count:,} {ending}" for field, count in dropped.items() if count]
+    assert [line for line in output.splitlines() if "pairs are dropped" in line] == expected  # of both processes
     assert len(list(path.glob("wandb/offline-run-*"))) == 1
 
 
@@ -141,9 +122,9 @@ def test_settings_that_are_given_are_not_tuned(place: Place) -> None:
     given = (
         "--model.fields [word] --model.p_self 0.3 --model.smoothing 0.15 --model.threshold 0.01 --model.iterations 2"
     )
-    folder = place.train("given", "--model", "model1_word", *given.split())
-    found = json.loads(folder.development.read_text())
-    assert (found["p_self"], found["smoothing"], found["threshold"]) == (0.3, 0.15, 0.01)
+    folder = trained_in(place, "given", "--model", "model1_word", *given.split())
+    measured = read_json(folder.development)
+    assert (measured["p_self"], measured["smoothing"], measured["threshold"]) == (0.3, 0.15, 0.01)
     assert len(likelihoods(folder, "word")) == 2
     assert load_table(folder.table).meta["source"]["iterations"] == 2
 
@@ -163,7 +144,7 @@ def test_settings_that_are_given_are_not_tuned(place: Place) -> None:
 )
 def test_a_wrong_setting_gets_one_line(place: Place, setting: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
-        place.train("wrong", "--model", "model1_word", *setting.split())
+        trained_in(place, "wrong", "--model", "model1_word", *setting.split())
     assert message in str(caught.value)
 
 
@@ -172,40 +153,14 @@ def test_training_pairs_without_known_tokens_are_refused(tmp_path: Path) -> None
     lines = [f"{line.split(chr(9))[0]}\tzzz{i}" for i, line in enumerate((folder / "queries.train.tsv").open())]
     (folder / "queries.train.tsv").write_text("\n".join(lines) + "\n")
     with pytest.raises(UserError, match="give no sentence pairs in the field word"):
-        Place(folder, tmp_path).train("outputs", "--model", "model1_word", "--model.fields", "[word]")
-
-
-# --- the table on disk
-
-
-def test_a_damaged_table_is_not_trusted(alone: RunFolder, place: Place, tmp_path: Path) -> None:
-    outputs = alone.path.parent.parent.parent
-    shutil.copytree(outputs, tmp_path / "outputs")
-    (file,) = (tmp_path / "outputs").glob("*/*/seed-1/table/table.safetensors")
-    content = bytearray(file.read_bytes())
-    content[-3] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(UserError, match=r"cannot be loaded \(.*SHA-256.*train it again"):
-        evaluate(["--models", "model1_word", *place.data, "--output_dir", str(tmp_path / "outputs")])
-
-
-def test_a_checkpoint_and_a_table_of_different_trainings_are_refused(
-    alone: RunFolder, place: Place, tmp_path: Path
-) -> None:
-    shutil.copytree(alone.path, tmp_path / "seed-1")
-    meta = tmp_path / "seed-1" / "table" / "meta.json"
-    content = json.loads(meta.read_text())
-    content["scored_with"]["smoothing"] += 0.001
-    meta.write_text(json.dumps(content))
-    with pytest.raises(UserError, match="of different trainings"):
-        load_ranker(RunFolder(tmp_path / "seed-1"), "model1_word", place.opened())
+        trained_in(Place(folder, tmp_path), "outputs", "--model", "model1_word", "--model.fields", "[word]")
 
 
 # --- embeddings
 
 
 def test_embedding_translations_need_no_training_queries(place: Place) -> None:
-    folder = place.train("embed", "--model", "model1_embed", "--model.neighbours", "8")
+    folder = trained_in(place, "embed", "--model", "model1_embed", "--model.neighbours", "8")
     saved = load_table(folder.table)
     assert saved.meta["source"]["neighbours"] == 8
     vocabulary = {token: i for i, token in enumerate(saved.vocabulary)}
@@ -217,7 +172,7 @@ def test_word_vectors_of_a_text_file(place: Place, tmp_path: Path) -> None:
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("4 2\nengine 1 0\nmotor 0.9 0.1\nviolin 0 1\nmusic 0.1 0.9\nnowhere 1 1\n")
     settings = ["--model.field", "word", "--model.vectors", str(vectors), "--model.neighbours", "1"]
-    folder = place.train("file", "--model", "model1_embed", *settings)
+    folder = trained_in(place, "file", "--model", "model1_embed", *settings)
     saved = load_table(folder.table)
     number = {token: i for i, token in enumerate(saved.vocabulary)}
     known = [token for token in ("engine", "motor", "violin", "music") if token in number]
@@ -240,8 +195,15 @@ def test_word_vectors_of_a_text_file(place: Place, tmp_path: Path) -> None:
 def test_broken_word_vectors_get_one_line(place: Place, tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "vectors.txt").write_text(content)
     with pytest.raises(UserError) as caught:
-        place.train(
-            "broken", "--model", "model1_embed", "--model.field", "word", "--model.vectors", f"{tmp_path}/vectors.txt"
+        trained_in(
+            place,
+            "broken",
+            "--model",
+            "model1_embed",
+            "--model.field",
+            "word",
+            "--model.vectors",
+            f"{tmp_path}/vectors.txt",
         )
     assert message in str(caught.value)
 
@@ -249,32 +211,32 @@ def test_broken_word_vectors_get_one_line(place: Place, tmp_path: Path, content:
 # --- a table that was made elsewhere
 
 
-def test_a_given_table_ranks_as_it_did_where_it_was_made(alone: RunFolder, place: Place) -> None:
+def test_a_given_table_ranks_as_the_ranker_that_made_it(alone: RunFolder, place: Place) -> None:
     saved = load_table(alone.table)
     smoothing = str(saved.meta["scored_with"]["smoothing"])
     settings = ["--model.table", str(alone.table), "--model.field", saved.meta["field"], "--model.smoothing", smoothing]
-    folder = place.train("given_table", "--model", "model1_table", *settings)
-    given, made = json.loads(folder.development.read_text()), json.loads(alone.development.read_text())
+    folder = trained_in(place, "given_table", "--model", "model1_table", *settings)
+    given, made = read_json(folder.development), read_json(alone.development)
     assert given["development/mrr_alone"] == made["development/mrr_alone"]
     assert given["smoothing"] == made["smoothing"] and "p_self" not in given
-    assert load_ranker(folder, "model1_table", place.opened()).chosen is not None
+    assert load_ranker(folder.path).is_trained
 
 
 def test_a_table_of_other_words_is_refused(alone: RunFolder, place: Place) -> None:
     with pytest.raises(UserError, match=r"say which table: --model\.table FOLDER"):
-        place.train("none", "--model", "model1_table")
-    with pytest.raises(UserError, match=r"is no translation table: it has no table\.safetensors"):
-        place.train("none", "--model", "model1_table", "--model.table", str(place.work))
+        trained_in(place, "none", "--model", "model1_table")
+    with pytest.raises(UserError, match=r"is not a translation table: it has no table\.safetensors"):
+        trained_in(place, "none", "--model", "model1_table", "--model.table", str(place.work))
 
 
-def test_a_table_may_be_read_from_the_place_that_it_is_written_to(alone: RunFolder, place: Place) -> None:
+def test_a_table_may_be_read_from_the_folder_that_it_is_written_to(alone: RunFolder, place: Place) -> None:
     settings = ["--model", "model1_table", "--model.field", load_table(alone.table).meta["field"]]
-    folder = place.train("again", *settings, "--model.table", str(alone.table))
+    folder = trained_in(place, "again", *settings, "--model.table", str(alone.table))
     before = load_table(folder.table)
-    again = load_table(place.train("again", *settings, "--model.table", str(folder.table)).table)
+    again = load_table(trained_in(place, "again", *settings, "--model.table", str(folder.table)).table)
     assert again.table.probabilities.tolist() == before.table.probabilities.tolist()
-    with pytest.raises(UserError, match="is no translation table"):
-        place.train("again", *settings, "--model.table", str(place.work / "nowhere"))
+    with pytest.raises(UserError, match="is not a translation table"):
+        trained_in(place, "again", *settings, "--model.table", str(place.work / "nowhere"))
     assert folder.config.exists() and folder.table.exists()  # a typo removes nothing
 
 
@@ -282,7 +244,7 @@ def test_processes_of_torchrun_must_be_as_many_as_asked_for(place: Place, monkey
     for name, value in {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=r"torchrun has started 2 processes .* give --trainer\.devices 2"):
-        place.train("torchrun", "--model", "model1_word")
+        trained_in(place, "torchrun", "--model", "model1_word")
 
 
 def test_ctrl_c_during_em_is_one_line(place: Place) -> None:

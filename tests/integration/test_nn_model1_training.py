@@ -255,7 +255,7 @@ def test_results_are_the_same_keys_as_ever(trained: RunFolder, place: Place) -> 
     evaluate([*place.data, "--output_dir", str(place.work / "alone"), "--skip_measured", "true"])
     (path,) = (place.work / "alone").glob("*/results.json")
     expected = {
-        "model", "fused", "query_set", "measure", "value", "seeds", "queries", "depth", "ms_per_1k", "device", "threads",
-        "significance",
+        "model", "fused", "query_set", "measure", "value", "seeds", "queries", "depth", "ms_per_1k", "device",
+        "threads", "significance",
     }  # fmt: skip
     assert all(expected <= set(result) for result in json.loads(path.read_text()))
