@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lexical.encoders import fetched, trained_encoder
+from lexical.encoders import load_encoder, load_pretrained
 from lexical.terminal import say
 from lightning_modules.bert.chunks import EncoderInputs, Group
 from lightning_modules.bert.heads.encoded import Encoded
@@ -80,7 +80,7 @@ def new_transformer(name: str, dropout: float | None = None) -> nn.Module:
     """Return an encoder with the architecture of `name` and random weights; `dropout` replaces its own."""
     from transformers import AutoConfig, AutoModel
 
-    config = fetched(FLAG, name, AutoConfig.from_pretrained)
+    config = load_pretrained(FLAG, name, AutoConfig.from_pretrained)
     for key in DROPOUTS if dropout is not None else ():
         if hasattr(config, key):
             setattr(config, key, dropout)
@@ -92,8 +92,8 @@ def pretrained_transformer(name: str) -> nn.Module:
     """Return the encoder `name` with its trained weights, all of them."""
     from transformers import AutoConfig
 
-    options = _without_pooler(fetched(FLAG, name, AutoConfig.from_pretrained))
-    return trained_encoder(FLAG, name, attn_implementation=ATTENTION, **options)
+    options = _without_pooler(load_pretrained(FLAG, name, AutoConfig.from_pretrained))
+    return load_encoder(FLAG, name, attn_implementation=ATTENTION, **options)
 
 
 def _without_pooler(config: Any) -> dict[str, bool]:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
 from lexical.batches import NOT_HIDDEN, SentenceBatch
-from lexical.encoders import encoder_folder, fetched
+from lexical.encoders import encoder_folder, load_pretrained
 from lexical.errors import UserError
 from lightning_modules.bert.chunk_encoder import ATTENTION, FLAG
 from lightning_modules.neural_ranker import rate_factor, seed_batch
@@ -104,7 +104,7 @@ def pretraining_network(name: str, seed: int) -> tuple[nn.Module, frozenset[str]
     are random."""
     from transformers import AutoConfig, BertForPreTraining
 
-    model_type = fetched(FLAG, name, AutoConfig.from_pretrained).model_type
+    model_type = load_pretrained(FLAG, name, AutoConfig.from_pretrained).model_type
     if model_type != "bert":
         raise UserError(
             f"--model.pretrain: the backbone {name} is of type {model_type!r}; pretraining works for type 'bert' only: "
@@ -113,7 +113,7 @@ def pretraining_network(name: str, seed: int) -> tuple[nn.Module, frozenset[str]
     options: dict[str, Any] = {"attn_implementation": ATTENTION, "dtype": torch.float32, "output_loading_info": True}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network, loaded = fetched(FLAG, name, lambda path: BertForPreTraining.from_pretrained(path, **options))
+        network, loaded = load_pretrained(FLAG, name, lambda path: BertForPreTraining.from_pretrained(path, **options))
     return network.train(), frozenset(loaded["missing_keys"])  # Hugging Face returns it in evaluation mode
 
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from lexical.batches import DataNeeds, PairOptions, RankingBatch, ValidationSample
-from lexical.encoders import PACKAGED, check_pieces, encoder_folder
+from lexical.encoders import PACKAGED, check_word_pieces, encoder_folder
 from lexical.errors import UserError, require
 from lexical.evidence import Evidence, model1_evidence
 from lexical.index.ragged import ragged
@@ -207,7 +207,7 @@ class BertRanker(NeuralRanker):
         self.specials = Specials.of(vocabulary, self.backbone)
         self.encoder = ChunkEncoder(new_transformer(self.backbone, self.encoder_dropout))
         config, positions = self.encoder.config, self.limits.positions
-        check_pieces(FLAG, self.backbone, config.vocab_size, vocabulary)
+        check_word_pieces(FLAG, self.backbone, config.vocab_size, vocabulary)
         expected = f"{config.max_position_embeddings} at most, the positions of the backbone"
         require(positions <= config.max_position_embeddings, "--model.positions", positions, expected)
         expected = f"fewer than the {config.num_hidden_layers} layers of the backbone"

@@ -17,7 +17,6 @@ from lightning_modules.bert.heads.drmm import DRMMHead, histograms
 from lightning_modules.bert.heads.encoded import Encoded
 from lightning_modules.bert.heads.knrm import KernelSums, KNRMHead
 from lightning_modules.bert.heads.pacrr import PACRRHead
-from lightning_modules.bert.heads.similarity import cosine_matrices
 from lightning_modules.bert.heads.vanilla import VanillaHead
 
 WIDTH, LAYERS, QUERY_PIECES = 6, 3, 4
@@ -44,10 +43,10 @@ def pair_of(q_len: int, d_len: int, seed: int) -> Pair:
     query = [vectors(q_len) for _ in range(LAYERS)]
     document = [vectors(d_len) for _ in range(LAYERS)]
     for of_query, of_document in zip(query, document, strict=True):
-        for place in range(d_len):
+        for position in range(d_len):
             if q_len and numbers.random() < 0.3:
                 factor = numbers.choice([-2.0, 1.0, 0.5])
-                of_document[place] = [factor * one for one in numbers.choice(of_query)]
+                of_document[position] = [factor * value for value in numbers.choice(of_query)]
         if d_len > 1:
             of_document[numbers.randrange(d_len)] = [0.0] * WIDTH
     pair = Pair(vectors(1)[0], query, document)
@@ -66,7 +65,7 @@ def encoded_of(pairs: list[Pair], more_q: int = 0, more_d: int = 0, garbage: flo
     """Padded to the longest and `more`, with random numbers as large as `garbage` in what is masked."""
     sides = []
     for more, side in ((more_q, [pair.query for pair in pairs]), (more_d, [pair.document for pair in pairs])):
-        lengths = [len(one[0]) for one in side]
+        lengths = [len(vectors[0]) for vectors in side]
         longest = max(lengths, default=0) + more
         mask = torch.arange(longest) < torch.tensor(lengths, dtype=torch.long)[:, None]
         vectors = garbage * (2 * torch.rand(LAYERS, len(pairs), longest, WIDTH) - 1)
@@ -81,9 +80,9 @@ def encoded_of(pairs: list[Pair], more_q: int = 0, more_d: int = 0, garbage: flo
 # ------------------------------------------------------------------------------------------------ plain loops
 
 
-def plain_cosine(one: list[float], other: list[float]) -> float:
-    norms = math.hypot(*one) * math.hypot(*other)
-    return sum(a * b for a, b in zip(one, other, strict=True)) / norms if norms else 0.0
+def plain_cosine(q: list[float], d: list[float]) -> float:
+    norms = math.hypot(*q) * math.hypot(*d)
+    return sum(a * b for a, b in zip(q, d, strict=True)) / norms if norms else 0.0
 
 
 def plain_cosines(pair: Pair) -> Vectors:
@@ -101,7 +100,7 @@ def plain_linear(layer: nn.Module, values: list[float]) -> list[float]:
 
 
 def relu(values: list[float]) -> list[float]:
-    return [max(0.0, one) for one in values]
+    return [max(0.0, value) for value in values]
 
 
 def plain_vanilla(head: VanillaHead, pair: Pair) -> float:
@@ -113,7 +112,7 @@ def plain_knrm(head: KNRMHead, pair: Pair) -> float:
     for rows in plain_cosines(pair):
         for mu, sigma in zip(head.mu.tolist(), head.sigma.tolist(), strict=True):
             sums = [sum(math.exp(-((c - mu) ** 2) / (2 * sigma**2)) for c in row) for row in rows]
-            features.append(sum(math.log(one + 1e-6) for one in sums))
+            features.append(sum(math.log(total + 1e-6) for total in sums))
     return plain_linear(head.score, features + pair.cls)[0]
 
 
@@ -170,8 +169,8 @@ def head_of(kind: str, seed: int = 0) -> nn.Module:
     return KINDS[kind].make().eval()
 
 
-def assert_same(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+def assert_same(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 # ------------------------------------------------------------------------------------------------ values
@@ -181,10 +180,10 @@ def assert_same(found: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_scores_equal_plain_loops(kind: str, seed: int) -> None:
     head, pairs = head_of(kind, seed), pairs_of(LENGTHS, 100 * seed)
-    found = head(encoded_of(pairs))
-    assert found.dtype == torch.float32 and found.shape == (len(pairs),) and found.std() > 1e-3
+    scores = head(encoded_of(pairs))
+    assert scores.dtype == torch.float32 and scores.shape == (len(pairs),) and scores.std() > 1e-3
     assert head.all_layers == (kind != "vanilla")
-    assert_same(found, torch.tensor([KINDS[kind].plain(head, pair) for pair in pairs]))
+    assert_same(scores, torch.tensor([KINDS[kind].plain(head, pair) for pair in pairs]))
 
 
 @every_head
@@ -202,25 +201,25 @@ def test_trained_parameters_equal_plain_loops(kind: str) -> None:
 def test_cosines_of_a_small_example() -> None:
     query, document = torch.tensor([[3.0, 4], [0, 0]]), torch.tensor([[2.0, 0], [0, -1], [6, 8], [1, 1]])
     masks = torch.tensor([[True, True]]), torch.tensor([[True, True, True, False]])
-    found = cosine_matrices(Encoded(torch.zeros(1, 2), query[None, None], document[None, None], *masks))
-    torch.testing.assert_close(found, torch.tensor([[[[0.6, -0.8, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]]]]))
+    cosines = Encoded(torch.zeros(1, 2), query[None, None], document[None, None], *masks).cosines()
+    torch.testing.assert_close(cosines, torch.tensor([[[[0.6, -0.8, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]]]]))
 
 
 def test_masked_cosines_are_zero_and_all_in_float32() -> None:
     encoded = encoded_of(pairs_of(LENGTHS), more_q=2, more_d=3)
-    found = cosine_matrices(encoded)
+    cosines = encoded.cosines()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(cosine_matrices(encoded), found)
+        assert torch.equal(encoded.cosines(), cosines)
     real = encoded.query_mask[:, None, :, None] & encoded.document_mask[:, None, None, :]
-    assert found.dtype == torch.float32 and found.shape == (len(LENGTHS), LAYERS, 8, 12)
-    assert not found.masked_select(~real).any() and found.masked_select(real).any()
+    assert cosines.dtype == torch.float32 and cosines.shape == (len(LENGTHS), LAYERS, 8, 12)
+    assert not cosines.masked_select(~real).any() and cosines.masked_select(real).any()
 
 
 def test_bins_are_equal_and_the_last_is_closed() -> None:
     cosines = torch.tensor([-1.0000001, -1.0, -0.82, -0.81, 0.0, 0.81, 0.82, 1.0, 1.0000001, 0.0])
     mask = torch.tensor([[True] * 9 + [False]])
-    found = histograms(cosines[None, None, None], mask)
-    assert found.tolist() == [[[[3, 1, 0, 0, 0, 1, 0, 0, 0, 1, 3]]]]
+    counts = histograms(cosines[None, None, None], mask)
+    assert counts.tolist() == [[[[3, 1, 0, 0, 0, 1, 0, 0, 0, 1, 3]]]]
 
 
 def test_dropout_of_a_tenth_in_training() -> None:
@@ -256,8 +255,8 @@ def test_padding_neighbours_and_order_change_no_score(
 @every_head
 def test_no_pairs_no_scores(kind: str) -> None:
     for more in ((0, 0), (3, 0), (0, 3), (3, 5)):
-        found = head_of(kind)(encoded_of([], *more))
-        assert found.shape == (0,) and found.dtype == torch.float32
+        scores = head_of(kind)(encoded_of([], *more))
+        assert scores.shape == (0,) and scores.dtype == torch.float32
 
 
 @every_head
@@ -268,10 +267,10 @@ def test_short_texts(kind: str, q_len: int, d_len: int) -> None:
     head, pairs = head_of(kind), pairs_of([(q_len, d_len)] * 2)
     encoded = encoded_of(pairs)
     encoded.cls.requires_grad_()
-    found = head(encoded)
-    assert_same(found, torch.tensor([KINDS[kind].plain(head, pair) for pair in pairs]))
-    found.sum().backward()
-    assert all(one.grad is None or one.grad.isfinite().all() for one in (*head.parameters(), encoded.cls))
+    scores = head(encoded)
+    assert_same(scores, torch.tensor([KINDS[kind].plain(head, pair) for pair in pairs]))
+    scores.sum().backward()
+    assert all(tensor.grad is None or tensor.grad.isfinite().all() for tensor in (*head.parameters(), encoded.cls))
 
 
 # ------------------------------------------------------------------------------------------------ gradients
@@ -281,16 +280,17 @@ def test_short_texts(kind: str, q_len: int, d_len: int) -> None:
 @pytest.mark.parametrize("garbage", [1.0, 1e30, 3.4e38])
 def test_gradients_are_finite_reach_all_parameters_and_nothing_masked(kind: str, garbage: float) -> None:
     head, encoded = head_of(kind), encoded_of(pairs_of(LENGTHS), 1, 1, garbage)
-    for one in (encoded.cls, encoded.query, encoded.document):
-        one.requires_grad_()
+    for vectors in (encoded.cls, encoded.query, encoded.document):
+        vectors.requires_grad_()
     head(encoded).square().sum().backward()
     for name, parameter in head.named_parameters():
         assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), name
     assert encoded.cls.grad is not None and encoded.cls.grad.any()
-    for one, mask in ((encoded.query, encoded.query_mask), (encoded.document, encoded.document_mask)):
-        assert (one.grad is not None) == (kind in ("knrm", "pacrr"))  # a histogram has no gradient
-        if one.grad is not None:
-            assert one.grad.isfinite().all() and one.grad.any() and not one.grad[:, ~mask].any()
+    for vectors, mask in ((encoded.query, encoded.query_mask), (encoded.document, encoded.document_mask)):
+        gradient = vectors.grad
+        assert (gradient is not None) == (kind in ("knrm", "pacrr"))  # a histogram has no gradient
+        if gradient is not None:
+            assert gradient.isfinite().all() and gradient.any() and not gradient[:, ~mask].any()
 
 
 def test_gradients_of_kernels_equal_differences() -> None:
@@ -304,14 +304,14 @@ def test_gradients_of_kernels_equal_differences() -> None:
 
 def test_gradients_of_cosines_equal_those_of_torch() -> None:
     encoded = encoded_of([pair_of(3, 1, 0), pair_of(2, 1, 1)], more_d=2)
-    query, document = (one.requires_grad_() for one in (encoded.query, encoded.document))
+    query, document = (vectors.requires_grad_() for vectors in (encoded.query, encoded.document))
     real = encoded.query_mask[:, None, :, None] & encoded.document_mask[:, None, None, :]
     plain = nn.functional.cosine_similarity(query[:, :, :, None], document[:, :, None], dim=-1).transpose(0, 1) * real
     weights = torch.randn(plain.shape)
     expected = torch.autograd.grad((plain * weights).sum(), [query, document])
-    found = torch.autograd.grad((cosine_matrices(encoded) * weights).sum(), [query, document])
-    for one, other in zip(found, expected, strict=True):
-        assert_same(one, other)
+    gradients = torch.autograd.grad((encoded.cosines() * weights).sum(), [query, document])
+    for gradient, reference in zip(gradients, expected, strict=True):
+        assert_same(gradient, reference)
 
 
 def test_a_kernel_of_no_width_is_a_narrow_one() -> None:
@@ -320,7 +320,7 @@ def test_a_kernel_of_no_width_is_a_narrow_one() -> None:
         head.sigma[-1] = 0.0
     scores = head(encoded)
     scores.sum().backward()
-    assert scores.isfinite().all() and all(one.grad.isfinite().all() for one in head.parameters())
+    assert scores.isfinite().all() and all(weight.grad.isfinite().all() for weight in head.parameters())
 
 
 # ------------------------------------------------------------------------------------------------ precision
@@ -331,18 +331,18 @@ def test_autocast_changes_nothing_of_float32_vectors(kind: str) -> None:
     head, encoded = head_of(kind), encoded_of(pairs_of(LENGTHS))
     expected = head(encoded)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = head(encoded)
-    assert found.dtype == torch.float32 and torch.equal(found, expected)
+        scores = head(encoded)
+    assert scores.dtype == torch.float32 and torch.equal(scores, expected)
 
 
 @every_head
 def test_half_precision_vectors_are_scored_in_float32(kind: str) -> None:
     head, encoded = head_of(kind), encoded_of(pairs_of(LENGTHS))
-    low = Encoded(*(one.bfloat16() if one.is_floating_point() else one for one in encoded))
-    rounded = Encoded(*(one.float() if one.is_floating_point() else one for one in low))
+    low = Encoded(*(tensor.bfloat16() if tensor.is_floating_point() else tensor for tensor in encoded))
+    rounded = Encoded(*(tensor.float() if tensor.is_floating_point() else tensor for tensor in low))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = head(low)
-    assert found.dtype == torch.float32
-    assert_same(found, head(rounded))
+        scores = head(low)
+    assert scores.dtype == torch.float32
+    assert_same(scores, head(rounded))
     if kind in ("vanilla", "pacrr"):  # bins and the kernel of exact matches jump, these scores do not
-        torch.testing.assert_close(found, head(encoded), rtol=0.05, atol=0.05)
+        torch.testing.assert_close(scores, head(encoded), rtol=0.05, atol=0.05)
