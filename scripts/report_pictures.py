@@ -1,10 +1,10 @@
-"""Pictures of a report, one a section: those of the README are made by this.
+"""Take a picture of each section of a report; the README shows some of them.
 
-    pip install playwright                                   # and Chromium, as the system has it
+    pip install playwright                                   # Chromium is the system's
     python scripts/report_pictures.py outputs/pydocs_passage/results.html docs/report
 
-Writes docs/report_table.png, _speed, _curves, _queries, _scores and _translations, where the report has them. A page
-with an error in its console, or one that asks for anything from elsewhere, gets no pictures.
+Writes docs/report_table.png, _speed, _curves, _queries, _scores and _translations. There are no pictures of a page
+that logs an error or requests anything from elsewhere.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SECTIONS = ("table", "speed", "curves", "queries", "scores", "translations")
 
 
 def take_pictures(report: Path, prefix: str, sections: Sequence[str] = SECTIONS, width: int = 1100) -> list[Path]:
-    """The files written."""
+    """Write PREFIX_<section>.png and return the paths."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError as error:
@@ -35,21 +35,23 @@ def take_pictures(report: Path, prefix: str, sections: Sequence[str] = SECTIONS,
     if not report.is_file():
         raise UserError(f"there is no report {report}: python evaluate.py writes it")
     pictures: dict[Path, bytes] = {}
-    wrong: list[str] = []
+    errors: list[str] = []
     with sync_playwright() as playwright:
         tab = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"]).new_page(
             viewport={"width": width, "height": 900}, color_scheme="light"
         )
-        tab.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-        tab.on("pageerror", lambda error: wrong.append(str(error)))
-        tab.on("request", lambda request: None if request.url.startswith("file:") else wrong.append(request.url))
+        tab.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        tab.on("pageerror", lambda error: errors.append(str(error)))
+        tab.on("request", lambda request: None if request.url.startswith("file:") else errors.append(request.url))
         tab.goto(report.resolve().as_uri())
+        tab.evaluate("Promise.all([...document.querySelectorAll('figure')].map((figure) => figure.drawn))")
+        tab.add_style_tag(content="nav { position: static !important; }")  # it would cover a part of a section
         for name in sections:
             section = tab.locator(f"section#{name}")
             if section.count():
                 pictures[Path(f"{prefix}_{name}.png")] = section.screenshot()
-    if wrong:
-        raise UserError(f"{report} has errors or asks for something from elsewhere: {wrong[0]}")
+    if errors:
+        raise UserError(f"{report} has errors or requests something from elsewhere: {errors[0]}")
     if not pictures:
         raise UserError(f"{report} has none of the sections {', '.join(sections)}; known are: {', '.join(SECTIONS)}")
     for path, content in pictures.items():

@@ -36,8 +36,7 @@ CONFIG = {
 }  # fmt: skip
 DECIMALS = 4  # of per-query values
 MAX_VALUES = 400_000  # per-query values on the page, of all rows and query sets together: about 3 MB
-MAX_TEXT = 1_000_000  # characters of query texts on the page
-MAX_QUERY = 300  # characters of one query
+MAX_QUERY = 120  # characters of a query text
 MARKED_STEPS = 20  # a curve with no more steps shows each of them
 RELEVANT, OTHERS = "relevant documents", "other candidates"
 
@@ -100,10 +99,9 @@ def difference_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any
     rows, total = list(query_set.values), len(query_set.ids)
     count = min(total, MAX_VALUES // len(report.query_sets) // len(rows))
     positions = [number * total // count for number in range(count)]
-    longest = min(MAX_QUERY, MAX_TEXT // len(report.query_sets) // max(1, count))
     values = np.round(np.stack(list(query_set.values.values()), axis=1), DECIMALS)  # (queries, rows)
     queries = [
-        {"id": query_set.ids[i], "query": _shortened(query_set.texts[i], longest), "values": values[i].tolist()}
+        {"id": query_set.ids[i], "query": _shortened(query_set.texts[i]), "values": values[i].tolist()}
         for i in positions
     ]
     best = int(np.argmax(values.mean(axis=0)))
@@ -182,12 +180,12 @@ def _choice(name: str, title: str, labels: Sequence[str], value: int) -> alt.Par
     return alt.param(name, value=value, bind=alt.binding_select(options=options, labels=list(labels), name=title))
 
 
-def _finished(chart: alt.Chart | alt.LayerChart, values: Sequence[dict[str, Any]], height: int) -> dict[str, Any]:
+def _finished(chart: Any, values: Sequence[dict[str, Any]], height: int) -> dict[str, Any]:
     """Return the specification, as wide as its place on the page, with its data under the name `rows`."""
     chart.data = alt.NamedData("rows")
     spec: dict[str, Any] = chart.properties(width="container", height=height).to_dict()
     return {key: value for key, value in spec.items() if key != "config"} | {"datasets": {"rows": list(values)}}
 
 
-def _shortened(text: str, longest: int) -> str:
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_QUERY else text[: MAX_QUERY - 1] + "…"

@@ -89,7 +89,7 @@ class Report(NamedTuple):
     trainings: list[Training]
     query_sets: list[QuerySetValues]
     scores: list[RowScores]
-    translations: TranslationPicture | None = None  # None: the page has no such section
+    translations: TranslationPicture | None = None  # None: there is no table to show
 
 
 def report_page(report: Report) -> str:
@@ -98,7 +98,7 @@ def report_page(report: Report) -> str:
 
     from evaluation.report.charts import CONFIG, difference_chart, score_chart, speed_chart
 
-    script = "\n".join([vl_convert.javascript_bundle(), page_part(__file__, "report_page.js")])
+    script = "\n".join([vl_convert.javascript_bundle(None), page_part(__file__, "report_page.js")])
     names = [html.escape(query_set.name) for query_set in report.query_sets]
     count = len(report.table.outcomes)
     parts = {
@@ -132,8 +132,8 @@ def _figure(label: str, chart: Mapping[str, Any], query_set: str = "") -> str:
     )
 
 
-def _charts_of_sets(report: Report, label: str, chart: Callable[[Report, QuerySetValues], Any]) -> str:
-    charts = {query_set.name: chart(report, query_set) for query_set in report.query_sets}
+def _charts_of_sets(report: Report, label: str, draw: Callable[[Report, QuerySetValues], Any]) -> str:
+    charts = {query_set.name: draw(report, query_set) for query_set in report.query_sets}
     return "".join(_figure(f"{label}, {name}", chart, name) for name, chart in charts.items() if chart)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 BINS = 30
-TAIL = 0.005  # of the scores on either side that the range leaves out
+TAIL = 0.005  # share of the scores on either side that the range leaves out
 
 
 class ScoreHistogram(NamedTuple):
@@ -19,18 +19,18 @@ class ScoreHistogram(NamedTuple):
 
 
 def score_histogram(scores: np.ndarray, relevant: np.ndarray) -> ScoreHistogram | None:
-    """Of (pairs,) scores and (pairs,) bool; None where there is no score at all.
+    """Count (pairs,) scores apart for relevant documents, (pairs,) bool, and others; None where there are no scores.
 
-    The range is 0.5% to 99.5% of the relevant and of the others, whichever reaches further: relevant documents are so
-    few among a thousand candidates that the range of all scores together would cut most of them off.
+    The range is 0.5% to 99.5% of the relevant and of the others, whichever reaches further: among a thousand
+    candidates relevant documents are so few that the range of all scores together would cut most of them off.
     """
     groups = [scores[relevant].astype(np.float64), scores[~relevant].astype(np.float64)]
     ranges = [np.quantile(group, [TAIL, 1 - TAIL]) for group in groups if len(group)]
     if not ranges:
         return None
-    low, high = min(float(one[0]) for one in ranges), max(float(one[1]) for one in ranges)
+    low, high = float(np.min(ranges)), float(np.max(ranges))
     if not high - low > 1e-9 * max(abs(low), abs(high)):  # all equal: bins must have a width
         low, high = low - 0.5, high + 0.5
     edges = np.linspace(low, high, BINS + 1)
-    counts = [np.histogram(np.clip(group, edges[0], edges[-1]), edges)[0] for group in groups]
-    return ScoreHistogram(edges.tolist(), counts[0].tolist(), counts[1].tolist())
+    counts = [np.histogram(np.clip(group, edges[0], edges[-1]), edges)[0].tolist() for group in groups]
+    return ScoreHistogram(edges.tolist(), *counts)
