@@ -12,7 +12,7 @@ import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluation.measures import MRR, NDCG, Measured, main_measure, measure, per_query_tsv, recall_at
+from evaluation.measures import MRR, NDCG, main_measure, measure, recall_at
 from lexical.index.ragged import offsets_of
 from lexical.ranking.trec_run import Run
 
@@ -35,9 +35,9 @@ def qrels_of(text: str) -> Qrels:
 
 
 def values(run: Run, qrels: Qrels, name: str) -> dict[str, float]:
-    (measured,) = measure(run, qrels, [name])
-    assert measured.measure == name
-    return measured.per_query
+    measured = measure(run, qrels, [name])
+    assert list(measured) == [name]
+    return measured[name]
 
 
 QRELS = qrels_of("""
@@ -60,19 +60,17 @@ RUN = run_of("""
 
 
 def test_reciprocal_ranks_by_hand() -> None:
-    """Not relevant, not found, an empty list and a missing query are all 0; a query without judgements is no query."""
+    """Not relevant, not found, an empty list and a missing query are all 0; queries without judgements do not count."""
     assert values(RUN, QRELS, MRR) == pytest.approx(
         {"first": 1.0, "third": 1 / 3, "graded0": 0.0, "unfound": 0.0, "empty": 0.0, "missing": 0.0}
     )
-    (measured,) = measure(RUN, QRELS, [MRR])
-    assert measured.mean == pytest.approx((1 + 1 / 3) / 6)
 
 
 def test_recall_by_hand() -> None:
-    found = {"first": 1.0, "third": 0.5, "graded0": 0.0, "unfound": 0.0, "empty": 0.0, "missing": 0.0}
-    assert values(RUN, QRELS, "recall@3") == pytest.approx(found)
-    assert values(RUN, QRELS, "recall@1000") == pytest.approx(found)
-    assert values(RUN, QRELS, "recall@2") == pytest.approx({**found, "third": 0.0})
+    expected = {"first": 1.0, "third": 0.5, "graded0": 0.0, "unfound": 0.0, "empty": 0.0, "missing": 0.0}
+    assert values(RUN, QRELS, "recall@3") == pytest.approx(expected)
+    assert values(RUN, QRELS, "recall@1000") == pytest.approx(expected)
+    assert values(RUN, QRELS, "recall@2") == pytest.approx({**expected, "third": 0.0})
 
 
 def test_graded_ndcg_by_hand() -> None:
@@ -83,9 +81,9 @@ def test_graded_ndcg_by_hand() -> None:
         q 0 d3 3
         q 0 d4 1
     """)
-    found = 2 / math.log2(2) + 3 / math.log2(4)
+    gain = 2 / math.log2(2) + 3 / math.log2(4)
     ideal = 3 / math.log2(2) + 2 / math.log2(3) + 1 / math.log2(4)
-    assert values(run_of("q: d1 d2 d3"), qrels, NDCG) == pytest.approx({"q": found / ideal})
+    assert values(run_of("q: d1 d2 d3"), qrels, NDCG) == pytest.approx({"q": gain / ideal})
     assert values(run_of("q: d3 d1 d4 d2"), qrels, NDCG) == pytest.approx({"q": 1.0})
 
 
@@ -106,15 +104,13 @@ def test_equal_scores_are_ranked_as_the_run_lists_them(order: str) -> None:
         assert values(run, [("q", document, 1)], NDCG) == pytest.approx({"q": 1 / math.log2(1 + rank)})
 
 
-def test_several_measures_come_in_the_order_asked_for() -> None:
-    names = [recall_at(2), MRR, NDCG]
-    assert [one.measure for one in measure(RUN, QRELS, names)] == ["recall@2", "MRR", "nDCG@10"]
+def test_several_measures_come_in_the_given_order() -> None:
+    assert list(measure(RUN, QRELS, [recall_at(2), MRR, NDCG])) == ["recall@2", "MRR", "nDCG@10"]
 
 
 def test_a_run_that_finds_nothing_at_all_is_0_for_every_query() -> None:
-    for one in measure(run_of("first:\nthird:"), QRELS, [MRR, NDCG, "recall@10"]):
-        assert list(one.per_query) == ["first", "third", "graded0", "unfound", "empty", "missing"]
-        assert set(one.per_query.values()) == {0.0} and one.mean == 0.0
+    for per_query in measure(run_of("first:\nthird:"), QRELS, [MRR, NDCG, "recall@10"]).values():
+        assert per_query == dict.fromkeys(["first", "third", "graded0", "unfound", "empty", "missing"], 0.0)
 
 
 class Judged(NamedTuple):
@@ -128,37 +124,24 @@ def judged_runs(draw: st.DrawFn) -> Judged:
     scores, grades = {}, {}
     for query in ("q1", "q2", "q3"):
         listed = draw(st.lists(st.sampled_from(documents), min_size=1, max_size=25, unique=True))
-        placed = draw(st.permutations(range(len(listed))))
-        scores[query] = {document: place / 4 for document, place in zip(listed, placed, strict=True)}
+        ranks = draw(st.permutations(range(len(listed))))
+        scores[query] = {document: rank / 4 for document, rank in zip(listed, ranks, strict=True)}
         grades[query] = draw(st.dictionaries(st.sampled_from(documents), st.integers(0, 3), min_size=1, max_size=12))
     return Judged(scores, grades)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(judged=judged_runs())
 def test_values_equal_those_of_pytrec_eval(judged: Judged) -> None:
-    ranked = {query: sorted(found, key=found.__getitem__, reverse=True) for query, found in judged.scores.items()}
-    run = run_of("\n".join(f"{query}: {' '.join(found)}" for query, found in ranked.items()))
+    ranked = {query: sorted(row, key=row.__getitem__, reverse=True) for query, row in judged.scores.items()}
+    run = run_of("\n".join(f"{query}: {' '.join(documents)}" for query, documents in ranked.items()))
     qrels = [(query, document, grade) for query, row in judged.grades.items() for document, grade in row.items()]
     names = {MRR: "recip_rank", NDCG: "ndcg_cut_10", "recall@5": "recall_5", "recall@20": "recall_20"}
     reference = pytrec_eval.RelevanceEvaluator(judged.grades, set(names.values())).evaluate(judged.scores)
-    for one in measure(run, qrels, list(names)):
-        expected = {query: row[names[one.measure]] for query, row in reference.items()}
-        assert one.per_query == pytest.approx(expected, abs=1e-6)
-        assert one.mean == pytest.approx(sum(expected.values()) / 3, abs=1e-6)
+    for name, per_query in measure(run, qrels, list(names)).items():
+        assert per_query == pytest.approx({query: row[names[name]] for query, row in reference.items()}, abs=1e-6)
 
 
 def test_the_main_measure_follows_the_judgements() -> None:
     assert main_measure(graded=False) == "MRR"
     assert main_measure(graded=True) == "nDCG@10"
-
-
-def test_per_query_values_as_a_table() -> None:
-    measured = [Measured("MRR", {"q2": 1 / 3, "q1": 1.0}), Measured("recall@10", {"q2": 0.5, "q1": 0.0})]
-    assert per_query_tsv(measured) == (
-        "query\tmeasure\tvalue\n"
-        "q2\tMRR\t0.333333\n"
-        "q1\tMRR\t1.000000\n"
-        "q2\trecall@10\t0.500000\n"
-        "q1\trecall@10\t0.000000\n"
-    )

@@ -6,11 +6,18 @@ import re
 
 import pytest
 
-from evaluation.hypotheses import Verdict
-from evaluation.paper_rows import ORDER
-from evaluation.results_table import Cell, PaperFigures, Result, Row, Table, build_table, paper_figures
+from evaluation import results_table
+from evaluation.results_table import Cell, PaperFigures, Result, Table, TableRow, paper_figures
+from evaluation.significance import Verdict
 from evaluation.table_formats import html_outcomes, html_table, latex, markdown
-from pipeline.results import PAPER_FIGURES
+from lightning_modules.registry import ROWS, row_of
+from pipeline.configs import CONFIGS
+
+PAPER_FIGURES = CONFIGS / "paper_figures.yaml"
+
+
+def build_table(results: list[Result], paper: PaperFigures | None = None) -> Table:
+    return results_table.build_table(results, row_of, paper)
 
 
 def result(
@@ -24,11 +31,11 @@ def result(
 
 
 SMALL = [
-    result("model1_word", 0.31256, fused=True, ms_per_1k=12.345),
-    result("model1_word", 0.2, ms_per_1k=11.0, threads=1),
     result("bm25_lemm", 0.25),
     result("bm25_lemm", 0.9, measure="recall@1000"),
+    result("model1_word", 0.31256, fused=True, ms_per_1k=12.345),
     result("model1_word", 0.9, fused=True, measure="recall@1000", ms_per_1k=12.345),
+    result("model1_word", 0.2, ms_per_1k=11.0, threads=1),
 ]
 
 
@@ -80,7 +87,7 @@ def test_the_whole_table_in_html() -> None:
     ]
 
 
-FOUND = Verdict(
+VERDICT = Verdict(
     against="bm25_lemm", mark="★", queries=10, difference=0.05, relative=0.2, effect_size=0.4, better=6, worse=1,
     p_value=0.0123, p_holm=0.0246, significant=True,
 )  # fmt: skip
@@ -88,7 +95,7 @@ MARKED = [
     result("bm25_lemm", 0.25),
     result("nn_model1", 0.3, fused=True)._replace(
         seeds=3, seed_values=[0.29, 0.30, 0.31],
-        significance=[FOUND._asdict(), FOUND._replace(against="x", mark="†", significant=False)._asdict()],
+        significance=[VERDICT._asdict(), VERDICT._replace(against="x", mark="†", significant=False)._asdict()],
     ),
 ]  # fmt: skip
 NOTES = [
@@ -137,19 +144,16 @@ def test_the_papers_table_is_quoted_as_printed() -> None:
     }  # fmt: skip
     assert len(documents.rows) == 14 and len(passages.rows) == 12  # no *_full rows on passages
     assert passages.rows["bert_cedr_knrm"]["time"] == "16 ms" and "presumably seconds" in passages.notes[0]
-    assert set(documents.rows) <= set(ORDER)
+    assert set(documents.rows) <= {row.name for row in ROWS}
     assert paper_figures(PAPER_FIGURES, "pydocs_passage") is None and paper_figures(PAPER_FIGURES, "notes") is None
 
 
-def test_rows_come_in_the_order_of_the_paper_whatever_the_order_of_measuring() -> None:
-    models = [*reversed(ORDER), "zebra", "aardvark"]
-    table = build_table([result(model, fused=True) for model in models])
-    assert [row.name for row in table.rows] == [*ORDER, "aardvark", "zebra"]
-
-
-def test_a_fused_row_stands_above_the_same_ranker_alone() -> None:
-    table = build_table([result("model1_bwps"), result("model1_bwps", fused=True)])
-    assert [row.name for row in table.rows] == ["model1_bwps", "model1_bwps (alone)"]
+def test_rows_come_in_the_order_of_the_results() -> None:
+    table = build_table([result("zebra"), result("model1_bwps", fused=True), result("model1_bwps")])
+    assert [row.name for row in table.rows] == ["zebra", "model1_bwps", "model1_bwps (alone)"]
+    assert [(row.label, row.part) for row in table.rows[:2]] == [
+        ("zebra", "others"), ("BM25 (lemm) + Model1 (bwps)", "our methods")
+    ]  # fmt: skip
 
 
 def test_columns_come_in_the_order_of_measuring() -> None:
@@ -158,10 +162,10 @@ def test_columns_come_in_the_order_of_measuring() -> None:
     assert table.header == ["test MRR", "test recall@10", "trec2019 nDCG@10", "ms per 1K", "device"]
 
 
-def test_the_best_of_a_column_is_sought_among_the_rankers_that_have_it() -> None:
+def test_the_best_of_a_column_is_that_of_the_rankers_that_have_it() -> None:
     results = [
         result("bm25_lemm", 0.3), result("bm25_lemm", 0.1, query_set="dl"),
-        result("model1_word", 0.2, fused=True), result("bm25_lemm_word", 0.05, query_set="dl"),
+        result("bm25_lemm_word", 0.05, query_set="dl"), result("model1_word", 0.2, fused=True),
     ]  # fmt: skip
     table = build_table(results)
     assert [cell.text for cell in table.rows[2].cells[:2]] == ["0.2000", ""]
@@ -189,7 +193,7 @@ def test_times_have_three_digits(time: float, shown: str) -> None:
 
 @pytest.mark.parametrize("time", [1234.5, 53_000.0])
 def test_times_of_seconds_are_plain_numbers(time: float) -> None:
-    """A cross-encoder takes a minute for 1,000 documents on a processor: no one wants to read 5.3e+04."""
+    """A cross-encoder takes a minute for 1,000 documents on a CPU: 53,000, not 5.3e+04."""
     shown = build_table([result(ms_per_1k=time)]).rows[0].cells[-2].text
     assert "e" not in shown and float(shown.replace(",", "")) == pytest.approx(time, rel=0.01)
 
@@ -199,14 +203,14 @@ HOSTILE = "<script>alert('x')</script>&\""
 
 def test_html_escapes_every_text() -> None:
     hostile = result(HOSTILE, query_set=HOSTILE, measure=HOSTILE, device=HOSTILE)
-    table = build_table([hostile._replace(significance=[FOUND._replace(against=HOSTILE, mark=HOSTILE)._asdict()])])
+    table = build_table([hostile._replace(significance=[VERDICT._replace(against=HOSTILE, mark=HOSTILE)._asdict()])])
     page = html_table(table) + html_outcomes(table)
     assert "<script" not in page and "alert('x')" not in page
     assert page.count("&lt;script&gt;") > 8
 
 
 def test_latex_escapes_what_latex_would_read() -> None:
-    table = Table(["50%"], [Row("", r"\x{1}", "a_b", 0, [Cell("#&$~^")])], [], [])
+    table = Table(["50%"], [TableRow("", r"\x{1}", "a_b", 0, [Cell("#&$~^")])], [], [])
     lines = latex(table).splitlines()
     assert lines[2] == r"ranker & 50\% \\" and r"\textbf{a\_b}" in lines[4]
     assert lines[6] == r"\textbackslash{}x\{1\} & \#\&\$\textasciitilde{}\textasciicircum{} \\"

@@ -13,9 +13,12 @@ from evaluation.report.report import Curve, Training, report_page
 from evaluation.report.score_histogram import score_histogram
 from evaluation.results_table import build_table
 from lexical.errors import UserError
+from lexical.index.ragged import Ragged, ragged
+from lexical.model1.table import TranslationTable
+from lexical.model1.table_files import save_table
 from lexical.small_files import write_text
 from lightning_modules.registry import row_of
-from pipeline.report_data import gather_report, read_metrics, summary
+from pipeline.report_data import gather_report, read_metrics, summary, translations
 from pipeline.results import MeasuredRow, SeedResults
 from pipeline.run_folder import RunFolder
 from tests.fixtures.measured_rows import QUERIES, measurement, result
@@ -133,3 +136,68 @@ def test_damaged_metrics_are_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text("step,train/loss\nx,0.9\n")
     with pytest.raises(UserError, match=r"metrics\.csv is damaged"):
         read_metrics(tmp_path, METRICS)
+
+
+# --- translations
+
+VOCABULARY = ["the", "graph", "node", "##s", "tree"]
+TOKENS = Ragged(np.array([0, 4, 7]), np.array([0, 1, 3, 4, 0, 1, -1], np.int32))
+
+
+def data_with(field: str) -> Any:
+    """Development queries in one field only. All words are in enough documents."""
+    prepared = SimpleNamespace(
+        query_tokens=lambda query_set, name: {("development", field): TOKENS}[query_set, name],
+        field=lambda _: SimpleNamespace(
+            vocabulary=lambda: VOCABULARY,
+            forward=SimpleNamespace(document_frequency=np.ones(len(VOCABULARY) + 1, np.int64)),
+        ),
+        collection=range(50),
+    )
+    return SimpleNamespace(prepared=prepared)
+
+
+def write_table(folder: Path, field: str, d: str) -> RunFolder:
+    """A run whose table translates graph and tree into `d`."""
+    run, vocabulary = RunFolder(folder), sorted({*VOCABULARY, d})
+    probabilities = {"graph": {"graph": 0.35, d: 0.25}, "tree": {"tree": 0.35, d: 0.125}, "the": {d: 0.5}}
+    rows = [sorted((vocabulary.index(d), p) for d, p in probabilities.get(q, {}).items()) for q in vocabulary]
+    values = np.array([p for row in rows for _, p in row], np.float32)
+    table = TranslationTable(ragged([[d for d, _ in row] for row in rows], np.int32), values)
+    save_table(table, vocabulary, {"field": field}, run.table)
+    return run
+
+
+def test_one_table_of_each_kind_is_shown(tmp_path: Path) -> None:
+    """Words are counted in the field of the first table: graph 2, tree 1."""
+    runs = {
+        "model1_word": write_table(tmp_path / "word" / "seed-1", "word_all", "of-words"),
+        "model1_bwps": write_table(tmp_path / "bwps" / "seed-1", "bwps", "of-pieces"),
+        "nn_model1_exp": write_table(tmp_path / "nn" / "seed-2", "bwps", "of-network"),
+    }
+    picture = translations(runs, data_with("bwps"))
+    assert picture is not None and [tuple(word) for word in picture.query_words] == [("graph", 2), ("tree", 1)]
+    assert [(table.row, table.kind, table.seed, table.strongest[1][0].word) for table in picture.tables] == [
+        ("model1_bwps", "EM", 1, "of-pieces"), ("nn_model1_exp", "neural", 2, "of-network")
+    ]  # fmt: skip
+    del runs["model1_bwps"]
+    without = translations(runs, data_with("word_all"))
+    assert without is not None and [table.row for table in without.tables] == ["model1_word", "nn_model1_exp"]
+    assert translations({"bm25_lemm": runs["model1_word"]}, data_with("bwps")) is None
+
+
+@pytest.mark.parametrize("broken", ["table.safetensors", "meta.json", "field", "missing"])
+def test_a_damaged_table_is_named_in_one_line_and_not_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], broken: str
+) -> None:
+    good = write_table(tmp_path / "bwps" / "seed-1", "bwps", "mouse")
+    bad = write_table(tmp_path / "nn" / "seed-1", "" if broken == "field" else "bwps", "mouse")
+    if broken == "missing":
+        bad.table.rename(tmp_path / "elsewhere")
+    elif broken != "field":
+        path = bad.table / broken
+        path.write_bytes(path.read_bytes()[:-9])
+    assert translations({"model1_bwps": good, "nn_model1_exp": bad}, data_with("bwps")) is None
+    line = capsys.readouterr().err
+    assert line.startswith("results.html does not show translations: ") and str(bad.table) in line
+    assert line.count("\n") == 1
