@@ -59,7 +59,8 @@ def wandb_mode() -> str:
     from wandb.sdk.lib.wbauth import read_netrc_auth
 
     try:
-        return "online" if read_netrc_auth(host=wandb.Settings().base_url) else "offline"
+        host = os.environ.get("WANDB_BASE_URL") or wandb.Settings().base_url
+        return "online" if read_netrc_auth(host=host) else "offline"
     except Exception:  # a damaged key
         return "offline"
 

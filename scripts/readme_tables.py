@@ -8,7 +8,6 @@ measure and speed, then the tests of the context-free rows on all test queries a
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -16,9 +15,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from evaluation.measures import is_recall
 from evaluation.results_table import Result, build_table
 from evaluation.table_formats import markdown
-from lexical.errors import UserError, run_script
+from lexical.errors import run_script
+from lexical.small_files import read_json
+from lightning_modules.registry import row_of
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 RESULTS = README.parent / "results"
@@ -26,29 +28,27 @@ SECTION = re.compile(r"<!-- experiment (\w+):begin -->\n(.*?)<!-- experiment \1:
 
 
 def experiment_table(results: Sequence[Result]) -> str:
-    """Markdown of the rows as they stand in the paper's table: fused where they are fusions, without the recall."""
-    fusions = {one.model for one in results if one.fused}
-    rows = [one for one in results if (one.fused or one.model not in fusions) and not one.measure.startswith("recall@")]
-    table = build_table(rows)
-    slow = {one.model for one in rows} - {one.model for one in rows if one.query_set == "test"}
-    tests = [one for one in table.outcomes if (one.query_set == "test") or one.row in slow]
+    """Return Markdown of the rows as they stand in the paper's table: fused where they are fusions, without recall."""
+    fusions = {result.model for result in results if result.fused}
+    rows = [result for result in results if result.fused or result.model not in fusions]
+    table = build_table([result for result in rows if not is_recall(result.measure)], row_of)
+    complete = {result.model for result in rows if result.query_set == "test"}
+    tests = [outcome for outcome in table.outcomes if outcome.query_set == "test" or outcome.row not in complete]
     notes = [note for note in table.notes if note.startswith("±")]
     return markdown(table._replace(outcomes=tests, notes=notes))
 
 
 def read_results(path: Path) -> list[Result]:
-    if not path.is_file():
-        raise UserError(f"there is no {path}: make paper DATA={path.parent.name} OUTPUT_DIR={path.parent.parent}")
-    return [Result(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
+    advice = f"make paper DATA={path.parent.name} OUTPUT_DIR={path.parent.parent}"
+    return [Result(**entry) for entry in read_json(path, advice)]
 
 
 def with_tables(text: str, results: Path) -> str:
-    """The README's text with its tables written anew."""
+    """Return the README's text with new tables."""
 
-    def section(found: re.Match[str]) -> str:
-        data = found[1]
-        table = experiment_table(read_results(results / data / "results.json"))
-        return f"<!-- experiment {data}:begin -->\n{table}<!-- experiment {data}:end -->\n"
+    def section(match: re.Match[str]) -> str:
+        table = experiment_table(read_results(results / match[1] / "results.json"))
+        return f"<!-- experiment {match[1]}:begin -->\n{table}<!-- experiment {match[1]}:end -->\n"
 
     return SECTION.sub(section, text)
 

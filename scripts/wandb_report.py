@@ -1,10 +1,9 @@
-"""Builds the W&B report of this project: how rows compare, how they were trained, query by query.
+"""Build the W&B report of this project: how rows compare, how they were trained, query by query.
 
     pip install wandb-workspaces
     python scripts/wandb_report.py --entity YOU [--project lexical-translation-rankers] [--data pydocs_passage]
 
-Needs runs that were synced, and a login (`wandb login`). It saves a draft and prints its address; run again, it makes a
-new one.
+Needs runs that were synced, and a login (`wandb login`). Each call saves a new draft and prints its address.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from pipeline.tracking import PROJECT
 
 TRAINING = (
     "train/loss",
-    "train/open_pairs",
+    "train/active_pairs",
     "val/mrr",
     "train/learning_rate",
     "train/gradient_norm",
@@ -33,13 +32,13 @@ TRAINING = (
 
 
 def build_report(entity: str, project: str, data: str, measure: str = "test/MRR") -> Any:
-    """The report, not saved: summary runs compared, trainings of all seeds, per-query tables."""
+    """Return the report, not saved: summary runs compared, trainings of all seeds, per-query tables."""
     import wandb_workspaces.reports.v2 as wr
 
     def runs(name: str, job_type: str, grouped: bool) -> Any:
-        chosen = f"Config('labels.data') = '{data}' and Config('labels.job_type') = '{job_type}'"
+        filters = f"Config('labels.data') = '{data}' and Config('labels.job_type') = '{job_type}'"
         groups = ["config.labels.group"] if grouped else []
-        return wr.Runset(entity=entity, project=project, name=name, filters=chosen, groupby=groups)
+        return wr.Runset(entity=entity, project=project, name=name, filters=filters, groupby=groups)
 
     tables = (f"per_query/{measure.split('/')[0]}", "significance")
     summaries, trainings = runs("summaries", "summary", False), runs("trainings", "train", True)
@@ -89,8 +88,8 @@ def main(argv: Sequence[str]) -> None:
         raise UserError("the package is not installed: pip install wandb-workspaces") from error
     try:
         report.save(draft=True)
-    except Exception as error:  # no login, no network, no such entity: the client has no common base class
-        raise UserError(f"W&B does not take the report ({str(error).splitlines()[0][:200]})") from error
+    except Exception as error:  # no login, no network, no such entity: the client has no common class of errors
+        raise UserError(f"W&B does not accept the report ({str(error).splitlines()[0][:200]})") from error
     print(report.url)
 
 

@@ -45,7 +45,7 @@ def test_a_table_has_the_rows_of_the_paper_and_the_tests_that_belong_to_them() -
 
 def test_the_readme_shows_what_is_in_results() -> None:
     text = README.read_text(encoding="utf-8")
-    assert {found[1] for found in SECTION.finditer(text)} >= {"pydocs_passage"}
+    assert {match[1] for match in SECTION.finditer(text)} >= {"pydocs_passage"}
     assert with_tables(text, RESULTS) == text  # else: python scripts/readme_tables.py
 
 

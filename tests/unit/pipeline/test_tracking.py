@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pipeline.tracking import RunLabels, start_run, wandb_mode
+from pipeline.tracking import never_fatal, start_run, wandb_mode
+from tests.fixtures.wandb_files import read_offline_runs
 
 KEY = "0" * 40
+LABELS: dict[str, Any] = {"model": "bm25_lemm", "data": "data", "job_type": "train"}
 
 
 @pytest.fixture
@@ -31,31 +34,39 @@ def test_a_login_in_netrc_is_a_key(no_key: pytest.MonkeyPatch, tmp_path: Path) -
     assert wandb_mode() == "offline"
     no_key.setenv("WANDB_BASE_URL", "https://wandb.example.org")
     assert wandb_mode() == "online"
+    (tmp_path / "netrc").write_text("machine wandb.example.org login user password short\n")
+    assert wandb_mode() == "offline"
 
 
-@pytest.mark.parametrize(
-    ("given", "mode"), [("disabled", "disabled"), ("online", "online"), ("", "offline"), ("of", "offline")]
-)
-def test_the_environment_decides_and_a_wrong_word_does_no_harm(
-    no_key: pytest.MonkeyPatch, given: str, mode: str
-) -> None:
+@pytest.mark.parametrize(("given", "mode"), [("disabled", "disabled"), ("online", "online"), ("", "offline")])
+def test_the_environment_decides(no_key: pytest.MonkeyPatch, given: str, mode: str) -> None:
     no_key.setenv("WANDB_MODE", given)
     assert wandb_mode() == mode
 
 
-def test_what_wandb_throws_never_stops_a_training(
+def test_disabled_tracking_leaves_no_trace(no_key: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    no_key.setenv("WANDB_MODE", "disabled")
+    assert start_run(tmp_path / "run", {}, seed=1, **LABELS) is None and not list(tmp_path.iterdir())
+
+
+def test_errors_of_wandb_never_stop_a_training(
     no_key: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = RunLabels("bm25_lemm", "data", 1, "train").init_arguments({}, tmp_path)
-    assert start_run({**arguments, "project": "a/b:c?#%"}) is None
-    assert capsys.readouterr().err.startswith("W&B does not start (offline): ")
+    no_key.setenv("WANDB_PROJECT", "a/b:c?#%")
+    assert start_run(tmp_path, {}, seed=1, **LABELS) is None
+    no_key.setenv("WANDB_MODE", "unknown")
+    assert start_run(tmp_path, {}, seed=1, **LABELS) is None
+    starts = ("W&B does not start (offline): ", "W&B does not start (unknown): ", "W&B does not start (offline): ")
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("W&B")]
+    assert [line.startswith(start) for line, start in zip(lines, starts, strict=True)] == [True] * 3
+    with never_fatal():
+        raise ValueError("two\nlines")
+    assert capsys.readouterr().err == "W&B: two lines; local files are complete\n"
 
 
 def test_labels_are_in_the_config_too(no_key: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    arguments = RunLabels("bm25_lemm", "data", 2, "train").init_arguments({"seed": 2}, tmp_path)
-    assert (arguments["group"], arguments["job_type"], arguments["name"]) == (
-        "bm25_lemm/data",
-        "train",
-        "bm25_lemm-seed2",
-    )
-    assert arguments["config"]["labels"]["group"] == "bm25_lemm/data" and arguments["config"]["seed"] == 2
+    start_run(tmp_path, {"seed": 2}, seed=2, **LABELS).finish()
+    (run,) = read_offline_runs(tmp_path / "wandb")
+    assert (run.group, run.job_type, run.name) == ("bm25_lemm/data", "train", "bm25_lemm-seed2")
+    assert set(run.tags) == {"bm25_lemm", "data", "train"}
+    assert run.config["labels"]["group"] == "bm25_lemm/data" and run.config["seed"] == 2

@@ -21,9 +21,8 @@ def test_the_report_has_summaries_and_trainings_of_the_data() -> None:
 
 
 def test_every_metric_shown_is_logged_somewhere() -> None:
-    sources = [
-        path.read_text() for folder in ("callbacks", "lightning_modules") for path in (ROOT / folder).glob("*.py")
-    ]
+    folders = ("callbacks", "lightning_modules")
+    sources = [path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py")]
     assert not [metric for metric in TRAINING if not any(f'"{metric}"' in source for source in sources)]
 
 
@@ -34,4 +33,4 @@ def test_without_a_login_there_is_one_line(tmp_path: Path) -> None:
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("wandb_report.py: W&B does not take the report")
+    assert done.stderr.splitlines()[-1].startswith("wandb_report.py: W&B does not accept the report")
