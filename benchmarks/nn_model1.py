@@ -7,15 +7,15 @@ of the embedded docstrings (deciles), queries cut at 32 and documents at --token
 distinct, as there. All layers have --width, in the export twice that.
 
 Step: collation, forward, backward, optimiser; distinct pairs against all padded positions, and the network as it is
-against `torch.compile`. A new batch each time, equal weights (the rate is too small to change them), no dropout. Measured
-with a margin of 1 and with one that no query keeps, in turns.
+against `torch.compile`. A new batch each time, equal weights (the rate is too small to change them), no dropout; with a
+margin of 1 and with one that no query keeps, in turns.
 Rows: `fast_rows` against the network pair by pair, and against that compiled; 2 (projection hidden1 + hidden1 hidden2 +
 hidden2) FLOP a pair, beside `torch.mm`.
 Optimiser: `RowAdamW` against torch's fused AdamW on two embedding matrices of the vocabulary, 384 wide.
 
 Bounds: medians of padded / distinct at least 15 for either margin, scores less than 1e-4 apart, fast rows at least 1.5
-times as fast as the compiled network, RowAdamW at least 1.2 times as fast as AdamW; exits with 1 if one is missed. Wants
-two idle cores. --small: tiny sizes, only the scores are bounded.
+times as fast as the compiled network, RowAdamW at least 1.2 times as fast as AdamW; exits with 1 if one is missed.
+Measure on two idle cores. --small: tiny sizes, only the scores are bounded.
 """
 
 from __future__ import annotations

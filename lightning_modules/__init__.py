@@ -1,4 +1,4 @@
-"""The rankers, each a `LightningModule`: train them with `L.Trainer().fit(model, data)`, on any data of `datamodules`."""
+"""The rankers, each a `LightningModule`: `L.Trainer().fit(model, data)` trains them on any data of `datamodules`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOMES = {
     "Ranker": "ranker",
     "load_ranker": "trained",
 }
-__all__ = list(_HOMES)  # noqa: PLE0605 - resolved by __getattr__
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

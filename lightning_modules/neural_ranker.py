@@ -114,7 +114,7 @@ class NeuralRanker(Ranker):
         return self.vocabulary is not None
 
     def configure_model(self) -> None:
-        """Build the network for the tokens of the data, once; `load_from_checkpoint` builds it in `on_load_checkpoint`."""
+        """Build the network for the tokens of the data, once; `on_load_checkpoint` builds that of a checkpoint."""
         if self.vocabulary is not None or self._trainer is None:
             return
         vocabulary = self.data.vocabulary(self.field)

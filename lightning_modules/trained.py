@@ -1,6 +1,6 @@
 """Trained rankers read back from the folders of their runs: `load_ranker("outputs/pydocs_passage/nn_model1/seed-1")`.
 
-    OUTPUT_DIR/<data>/<model>/seed-<n>/checkpoints/ranker.ckpt
+OUTPUT_DIR/<data>/<model>/seed-<n>/checkpoints/ranker.ckpt
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ def load_ranker(run: str | Path, settings: dict[str, Any] | None = None) -> Rank
         ranker_class = import_class(class_path, str(path))
         if not issubclass(ranker_class, Ranker):
             raise TypeError(f"{class_path} is not a ranker")
-        return ranker_class.load_from_checkpoint(
-            path, map_location="cpu", weights_only=True, **(settings or {})
-        ).eval()
+        return ranker_class.load_from_checkpoint(path, map_location="cpu", weights_only=True, **(settings or {})).eval()
     except Exception as error:  # damaged, hostile or of another version: not trusted
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{run}: the trained ranker cannot be loaded ({reason}); train it again") from error
@@ -48,11 +46,8 @@ def dependency_folder(name: str, run: str | Path) -> Path:
 
     A row without seeds lives in seed-1.
     """
-    given, run = Path(name).expanduser(), Path(run)
-    if "/" in name:
-        candidates = [given]
-    else:
-        candidates = [run.parent.parent / name / run.name, run.parent.parent / name / "seed-1"]
+    beside = Path(run).parent.parent / name
+    candidates = [Path(name).expanduser()] if "/" in name else [beside / Path(run).name, beside / "seed-1"]
     for candidate in candidates[:1] if _has_seeds(candidates[-1]) else candidates:
         if (candidate / CHECKPOINT).is_file():
             return candidate

@@ -38,8 +38,8 @@ from pipeline.command_line import RankerCLI
 from pipeline.dependencies import changed_dependency, check_dependencies, write_dependencies
 from pipeline.processes import is_rank_zero, leave_process_group, process_count
 from pipeline.run_folder import RunFolder, settings_that_matter
-from pipeline.tracked_results import log_training
-from pipeline.tracking import RunLabels, finish_run, never_fatal, start_run
+from pipeline.tracked_results import track_training
+from pipeline.tracking import start_run
 
 LOGGED_METRICS = {"val/mrr": "max", "train/loss": "min", "train/pairs_per_second": "mean"}  # what W&B's summary keeps
 
@@ -80,11 +80,7 @@ def train_ranker(cli: RankerCLI) -> dict[str, float]:
         logger.log_metrics(metrics)
         logger.save()
     _save(trainer, model, name, folder, config, time.perf_counter() - started, data)
-    with never_fatal():
-        if run is not None:
-            log_training(run, folder, name, data)
-    with never_fatal():  # whatever became of the artifacts: the next training must not log into this run
-        finish_run(run, metrics | model.findings())
+    track_training(run, folder, data, metrics | model.findings())
     _report(name, model, folder)
     return metrics
 
@@ -176,7 +172,7 @@ def _start_logging(
         return None, []
     _keep_metrics(folder.path, resumed)
     config = {**config, "trainer": {**config["trainer"], "strategy": str(config["trainer"]["strategy"])}}
-    run = start_run(RunLabels(name, data.name, config["seed"], "train").init_arguments(config, folder.path))
+    run = start_run(folder.path, config, model=name, data=data.name, seed=config["seed"], job_type="train")
     loggers: list[Logger] = [CSVLogger(folder.path, name="", version="")]
     if run is not None:
         for metric, summary in LOGGED_METRICS.items():

@@ -3,14 +3,14 @@ work). Only p_self and lambda are tuned."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from lexical.batches import DevelopmentBatch
-from lexical.encoders import PACKAGED
-from lexical.errors import require
-from lexical.model1.embedding_table import nearest_translations
+from lexical.encoders import PACKAGED, packaged_encoder
+from lexical.errors import UserError, require
+from lexical.model1.embedding_table import TokenVectors, encoder_vectors, file_vectors, nearest_translations
 from lexical.terminal import progress_bar, say
-from lightning_modules.model1.token_vectors import check_vectors, read_vectors
 from lightning_modules.model1.translation_ranker import TranslationRanker
 
 
@@ -57,3 +57,17 @@ class Model1Embed(TranslationRanker):
 
     def source(self) -> dict[str, Any]:
         return {"ranker": "cosine of embeddings", "vectors": self.vectors, "neighbours": self.neighbours}
+
+
+def check_vectors(vectors: str) -> None:
+    if vectors != PACKAGED and not Path(vectors).expanduser().exists():
+        raise UserError(f"--model.vectors: there is no file or folder {vectors}")
+
+
+def read_vectors(vectors: str, vocabulary: list[str]) -> TokenVectors:
+    """Read what `--model.vectors` names: "packaged" (input embeddings of the packaged encoder), the folder of another
+    encoder, or a text file of vectors."""
+    if vectors == PACKAGED:
+        return encoder_vectors(packaged_encoder(), vocabulary)
+    path = Path(vectors).expanduser()
+    return encoder_vectors(path, vocabulary) if path.is_dir() else file_vectors(path, vocabulary)

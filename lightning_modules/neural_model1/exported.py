@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lexical.batches import DevelopmentBatch
 from lexical.errors import UserError, require
-from lexical.model1.table_files import META, load_table, read_meta, share_table
+from lexical.model1.table_files import META, link_table, load_table, read_meta
 from lexical.model1.tuning import TableSettings
 from lexical.terminal import say
 from lightning_modules.model1.translation_ranker import TABLE_FOLDER, ChosenTable, TranslationRanker
@@ -48,7 +48,7 @@ class ExportedModel1(TranslationRanker):
         super().__init__(field, threshold, None, 0.0, fused, rerank_depth)
         require(top_k is None or top_k >= 1, "--model.top_k", top_k, "1 or more")
         self.network = network
-        self.asked = {"threshold": threshold, "top_k": top_k, "whole_vocabulary": whole_vocabulary}
+        self.given_export = {"threshold": threshold, "top_k": top_k, "whole_vocabulary": whole_vocabulary}
         self.table_folder: Path | None = None
 
     @property
@@ -61,8 +61,9 @@ class ExportedModel1(TranslationRanker):
         if not isinstance(network, NeuralModel1):
             raise UserError(f"--model.network {self.network}: {run} is not a run of a neural Model 1")
         network.check_vocabulary(batch.vocabulary)
-        as_exported = network.export or ExportSettings()
-        settings = as_exported._replace(**{name: value for name, value in self.asked.items() if value is not None})
+        as_exported = (network.export or ExportSettings())._asdict()
+        given = {name: value for name, value in self.given_export.items() if value is not None}
+        settings = ExportSettings(**(as_exported | given))
         self.table_folder = run / TABLE_FOLDER
         meta = read_meta(self.table_folder) if (self.table_folder / META).is_file() else {}
         if not is_exported(network, settings, meta):
@@ -78,7 +79,7 @@ class ExportedModel1(TranslationRanker):
 
     def save_artifacts(self, folder: Path) -> None:
         assert self.table_folder is not None
-        share_table(self.table_folder, folder / TABLE_FOLDER)
+        link_table(self.table_folder, folder / TABLE_FOLDER)
         if self.table_folder.parent == folder:
             shutil.rmtree(self.table_folder)
 

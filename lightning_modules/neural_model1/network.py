@@ -91,10 +91,10 @@ class TranslationNetwork(nn.Module):
     def start_as_similarity(self, level: float, slope: float = 1.2) -> None:
         """Make T about `level` before training, growing with x_q . x_d.
 
-        Both sides are projected alike. The first unit of F1 computes relu(x_q . x_d / sqrt(projection)), which F2 passes
-        on and F3 multiplies by `slope`; all other units are random and have little weight at first. So the gradients of
-        the embeddings have a direction from the first step on. Without the Hadamard product no unit can compute
-        x_q . x_d: T is about `level` everywhere.
+        Both sides are projected alike. The first unit of F1 computes relu(x_q . x_d / sqrt(projection)), F2 passes it
+        on and F3 multiplies it by `slope`; all other units are random and have little weight at first. So the
+        gradients of the embeddings have a direction from the first step on. Without the Hadamard product no unit can
+        compute x_q . x_d: T is about `level` everywhere.
         """
         query, document, width = self.query.project, self.document.project, self.projection
         with torch.no_grad():

@@ -26,7 +26,7 @@ from lexical.model1.distinct_pairs import DistinctPairs, distinct_pairs, tokens_
 from lexical.model1.scorer import FLOOR, model1_scores, per_query_token
 from lexical.model1.table import TranslationTable
 from lexical.terminal import say
-from lightning_modules.model1.token_vectors import check_vectors, read_vectors
+from lightning_modules.model1.embeddings import check_vectors, read_vectors
 from lightning_modules.neural_model1.export import ExportSettings
 from lightning_modules.neural_model1.network import CosineTranslation, TranslationNetwork
 from lightning_modules.neural_model1.row_adamw import RowAdamW

@@ -23,13 +23,13 @@ PAIRS_TOGETHER = 1 << 14
 
 
 def network_rows(network: Any, x_q: Tensor, x_d: Tensor) -> Iterator[Tensor]:
-    """Return an iterator of (document tokens,) T(q|d), one for each row of x_q; the next row may use its memory again."""
+    """Return an iterator of (document tokens,) T(q|d), one for each row of x_q; the next row reuses its memory."""
     fast = type(network) is TranslationNetwork and _computes_the_same(network, x_q[:1], x_d[:ROWS_TOGETHER])
     return fast_rows(network, x_q, x_d) if fast else plain_rows(network, x_q, x_d)
 
 
 def _computes_the_same(network: TranslationNetwork, x_q: Tensor, x_d: Tensor) -> bool:
-    """Return whether `fast_rows` still computes what `forward` defines: whoever edits the one need not know the other."""
+    """Return whether `fast_rows` computes what `forward` defines: whoever edits one need not know the other."""
     rows = zip(plain_rows(network, x_q, x_d), fast_rows(network, x_q, x_d), strict=True)
     return all(torch.allclose(plain, fast, rtol=1e-3, atol=1e-6) for plain, fast in rows)
 

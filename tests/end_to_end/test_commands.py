@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -21,6 +22,7 @@ from datamodules import Folder
 from evaluate import evaluate
 from lexical.errors import UserError
 from lexical.ranking.trec_run import read_run
+from lightning_modules import load_ranker
 from pipeline.configs import names, resolve
 from pipeline.evaluating import load_trained
 from pipeline.run_folder import RunFolder
@@ -132,6 +134,16 @@ def test_training_again_gives_the_same_weights_and_rebuilds_nothing(
     assert again == trained.development["bm25_lemm_word"]
     assert {**before, "seconds": 0} == {**after, "seconds": 0}
     assert "done in" not in capsys.readouterr().err
+
+
+def test_a_plain_trainer_gives_the_rows_of_the_table(trained: Trained) -> None:
+    """What was learned for the fusion is part of the ranker."""
+    data = Folder(trained.data[3], cache_dir=str(trained.work / "cache"))
+    for row in ROWS:
+        ranker = load_ranker(trained.folder(row).path)
+        trainer = L.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False)
+        trainer.test(ranker, data, verbose=False)
+        assert ranker.evaluated["test"].measurements[0].mean == trained.mrr(row, fused=row != ROWS[0])
 
 
 def test_rows_without_randomness_live_in_seed_1(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
@@ -302,6 +314,7 @@ def test_print_config_has_the_settings_of_the_profile(trained: Trained) -> None:
 TOY = """
 from __future__ import annotations
 
+import lightning as L
 import numpy as np
 
 from lexical.batches import RankingBatch
