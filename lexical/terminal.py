@@ -1,4 +1,4 @@
-"""What a long preparation tells the person at the terminal: one line a step, and a bar where a terminal can show it."""
+"""Output of long steps on the terminal: one plain line per step, and progress bars where a terminal can show them."""
 
 from __future__ import annotations
 
@@ -8,49 +8,37 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 T = TypeVar("T")
-PREFIX = "LEXICAL_PROGRESS_PREFIX"  # environment: what stands before every bar, where this is one step of many
-
-
+PREFIX = "LEXICAL_PROGRESS_PREFIX"  # environment: text before every bar, where this process is one step of many
 _silent = False
 
 
 def be_silent() -> None:
-    """From now on this process says nothing: of several processes that train together one speaks."""
+    """Print nothing more from this process: of several processes that train together only one prints."""
     global _silent
     _silent = True
 
 
 def say(line: str) -> None:
-    """One plain line on standard error, so that standard output holds results only."""
+    """Print one plain line on standard error; standard output is for results."""
     if not _silent:
         print(line, file=sys.stderr, flush=True)
 
 
 def progress_bar(transient: bool = True) -> Progress:
-    """A bar on standard error; silent where that is no terminal."""
+    """Return a progress bar on standard error, disabled where that is not a terminal."""
     console = Console(stderr=True)
+    prefix = os.environ.get(PREFIX, "")
+    columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
     return Progress(
-        TextColumn(os.environ.get(PREFIX, "") + "{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=transient,
-        disable=_silent or not console.is_terminal,
-    )
+        TextColumn(prefix + "{task.description}", markup=False), *columns,
+        console=console, transient=transient, disable=_silent or not console.is_terminal,
+    )  # fmt: skip
 
 
 def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+    """Yield the items, with a progress bar."""
     with progress_bar() as bar:
         yield from bar.track(items, total=total, description=description)

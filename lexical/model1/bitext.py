@@ -1,14 +1,13 @@
-"""Bitext of Model 1: queries beside small pieces of their relevant documents (section "Non-parametric Model 1").
+"""Bitext for Model 1: queries and chunks of their relevant documents (section "Non-parametric Model 1").
 
 A relevant document is cut into contiguous chunks of 1.5 x the query's length, because EM learns best from pairs of
-comparable length; each chunk stands beside the query in both directions (Jeon et al. 2005: a symmetrised corpus).
-Pairs whose lengths differ by more than a factor of 9 are dropped, and so are tokens that the table will not know: rare
-ones, and words of the query that the collection does not have.
+comparable length; each chunk is paired with the query in both directions (Jeon et al. 2005: a symmetrised corpus).
+Pairs whose lengths differ by more than a factor of 9 are dropped, and so are tokens that the table will not contain:
+rare ones, and words of the query that the collection does not have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -19,71 +18,53 @@ from lexical.index.forward_index import ForwardIndex
 from lexical.index.ragged import Ragged
 
 CHUNK = 1.5  # tokens of a chunk for each query token
-LENGTH_RATIO = 9.0  # longer side / shorter side, at the most
-TOKENS_PER_BLOCK = 2_500_000  # document tokens that are chunked at a time: bounds the memory of a block
+LENGTH_RATIO = 9.0  # largest longer side / shorter side
+TOKENS_PER_BLOCK = 2_500_000  # document tokens: bounds the memory of a block
 
 
 class Bitext(NamedTuple):
-    """Row i of `target` is taken for a translation of row i of `source`."""
+    """Sentence pairs: row i of `target` counts as a translation of row i of `source`."""
 
     source: Ragged  # token ids (int32)
     target: Ragged  # token ids (int32), as many rows
-    dropped: int = 0  # pairs that were left out because of their lengths
+    dropped: int = 0  # pairs left out because of their lengths
 
 
 class BitextOptions(NamedTuple):
     chunk: float = CHUNK  # 0: whole documents
-    symmetric: bool = True  # False: documents are sources and queries targets, never the other way round
+    symmetric: bool = True  # False: only with documents as sources and queries as targets
     length_ratio: float = LENGTH_RATIO
-    vocabulary: int = 1_000_000  # most frequent tokens of the collection; others are dropped
-    min_documents: int = 2  # tokens of fewer documents are dropped: what one document says helps to find no other
+    vocabulary: int = 1_000_000  # most frequent tokens of the collection that are kept
+    min_documents: int = 2  # tokens of fewer documents are dropped: they cannot help to find another one
 
 
 DEFAULT_OPTIONS = BitextOptions()
 
 
 def most_frequent(collection_frequency: np.ndarray, count: int) -> np.ndarray:
-    """(vocabulary,) bool: the `count` most frequent tokens of the collection (ties to the smaller id)."""
+    """Return (vocabulary,) bool: the `count` most frequent tokens of the collection; ties go to the smaller id."""
     kept = np.zeros(len(collection_frequency), bool)
     kept[np.argsort(-collection_frequency, kind="stable")[:count]] = True
     return kept & (collection_frequency > 0)
 
 
 def kept_tokens(index: ForwardIndex, options: BitextOptions) -> np.ndarray:
-    """(vocabulary,) bool: the tokens that go into the bitext."""
-    return most_frequent(index.collection_frequency, options.vocabulary) & (
-        index.document_frequency >= options.min_documents
-    )
+    """Return (vocabulary,) bool: the tokens that go into the bitext."""
+    frequent = most_frequent(index.collection_frequency, options.vocabulary)
+    return frequent & (index.document_frequency >= options.min_documents)
 
 
 def query_blocks(
     relevant: Ragged, document_offsets: np.ndarray, tokens: int = TOKENS_PER_BLOCK
 ) -> list[tuple[int, int]]:
-    """(first, last + 1) query rows of blocks whose relevant documents have about `tokens` tokens together."""
+    """Return (first, last + 1) query rows of blocks whose relevant documents have about `tokens` tokens in all."""
     lengths = document_offsets[relevant.values + 1] - document_offsets[relevant.values]
     reached = np.concatenate([[0], np.cumsum(lengths)])[relevant.offsets[1:]]  # (queries,) running sum
     total = int(reached[-1]) if len(reached) else 0
-    blocks = -(-total // tokens)  # of equal size: a small one at the end would cost EM nearly as much as a full one
+    blocks = -(-total // tokens)  # of equal size: a small last one would cost EM nearly as much as a full one
     numbers = np.maximum(1, -(-reached * blocks // max(1, total)))
     bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), relevant.rows]
     return [(first, last) for first, last in pairwise(bounds) if first < last]
-
-
-def bitext_blocks(
-    queries: Ragged,
-    documents: Ragged,
-    relevant: Ragged,
-    kept: np.ndarray,
-    options: BitextOptions = DEFAULT_OPTIONS,
-    share: tuple[int, int] = (0, 1),
-) -> Iterator[Bitext]:
-    """The bitext of all (query, relevant document) pairs, block by block; `documents` may be memory-mapped.
-
-    `share` (rank, of how many) takes every n-th query of each block: all ranks have equally many blocks.
-    """
-    rank, ranks = share
-    for first, last in query_blocks(relevant, documents.offsets):
-        yield make_bitext(queries, documents, relevant, kept, np.arange(first + rank, last, ranks), options)
 
 
 def make_bitext(
@@ -94,19 +75,20 @@ def make_bitext(
     rows: np.ndarray,
     options: BitextOptions = DEFAULT_OPTIONS,
 ) -> Bitext:
-    """The bitext of the query `rows` and their `relevant` documents; only tokens that are `kept` go in."""
+    """Return the bitext of the query `rows` and their `relevant` documents, of the tokens that are `kept` only.
 
-    def walk(outputs: Sequence[np.ndarray], write: bool) -> tuple[int, int, int, int]:
-        source_offsets, source, target_offsets, target = outputs
-        return _walk(
-            queries.offsets, queries.values, documents.offsets, documents.values, relevant.offsets, relevant.values,
-            kept, rows, options.chunk, options.symmetric, options.length_ratio,
-            source_offsets, source, target_offsets, target, write,
-        )  # fmt: skip
-
-    *sizes, dropped = walk(_outputs(0, 0, 0), write=False)
+    Args:
+        queries: token ids; those below 0 are unknown words.
+        documents: token ids of all documents; may be memory-mapped.
+        relevant: documents of each query.
+        kept: (vocabulary,) bool, see `kept_tokens`.
+        rows: (n,) rows of `queries` and `relevant`.
+        options: how documents are cut and which pairs are dropped.
+    """
+    inputs = (*queries, *documents, *relevant, kept, rows, options.chunk, options.symmetric, options.length_ratio)
+    *sizes, dropped = _walk(*inputs, *_outputs(0, 0, 0), False)
     outputs = _outputs(*sizes)
-    walk(outputs, write=True)
+    _walk(*inputs, *outputs, True)
     return Bitext(Ragged(*outputs[:2]), Ragged(*outputs[2:]), dropped)
 
 
@@ -129,12 +111,12 @@ def _kept_tokens(values, start, end, kept, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _append(tokens, start, end, offsets, values, pair, at, write):  # type: ignore[no-untyped-def]
+def _append(tokens, start, end, offsets, values, pair, size, write):  # type: ignore[no-untyped-def]
     if write:
         for i in range(start, end):
-            values[at + i - start] = tokens[i]
-        offsets[pair + 1] = at + end - start
-    return at + end - start
+            values[size + i - start] = tokens[i]
+        offsets[pair + 1] = size + end - start
+    return size + end - start
 
 
 @njit(cache=True, nogil=True)
@@ -142,7 +124,7 @@ def _walk(  # type: ignore[no-untyped-def]
     q_offsets, q_values, d_offsets, d_values, r_offsets, r_docs, kept, rows, chunk, symmetric, length_ratio,
     source_offsets, source, target_offsets, target, write,
 ):  # fmt: skip
-    """(pairs, source tokens, target tokens, dropped pairs); writes them when `write`, otherwise only counts."""
+    """Return the number of (pairs, source tokens, target tokens, dropped pairs); store them too if `write`."""
     longest_query, longest_document = 0, 0
     for row in rows:
         longest_query = max(longest_query, q_offsets[row + 1] - q_offsets[row])

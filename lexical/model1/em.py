@@ -4,18 +4,18 @@
                                  t(f|e) / (t(f|NULL) + sum over e' in the source of t(f|e'))
     t(f|e)                    =  expected count of (f, e) / sum over f' of the expected count of (f', e)
 
-e is a source token, f a target token; every source also has the NULL word, which takes what nothing explains and is
-dropped afterwards. The start is uniform.
+e is a source token, f a target token; every source also has the NULL word, which explains the target tokens that no
+other word does and is dropped afterwards. The start is uniform.
 
-Memory: 20 bytes for each DISTINCT pair of tokens that ever stand in one sentence pair (a little more while the first
-iteration joins what its blocks have found), plus one block of the bitext.
-Occurrences of pairs are never stored: they are walked source token by source token. For token e, t(.|e) is laid out
-in a dense array over the vocabulary, then the targets of all pairs with e are read in order: each of the (pairs x
-source tokens x target tokens) steps is one look into that array. The sum of e is made by one thread, in the order of
-the bitext, so the result does not depend on the number of threads.
+Memory: 20 bytes for each DISTINCT pair of tokens that occur in one sentence pair (a little more while the first
+iteration merges the pairs of its blocks), plus one block of the bitext. Occurrences of pairs are never stored: they are
+visited source token by source token. For token e, t(.|e) is copied to a dense array over the vocabulary, then the
+targets of all sentence pairs with e are read in order: each of the (pairs x source tokens x target tokens) steps is one
+access to that array. One thread computes the sum of e, in the order of the bitext, so the result does not depend on the
+number of threads.
 
 The first iteration needs no probabilities: from a uniform start all words of a source (and NULL) share a target
-token equally. It therefore also finds the distinct pairs.
+token equally. It also collects the distinct pairs.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from numba import get_num_threads, njit, prange
 from lexical.index.ragged import Ragged, offsets_of
 from lexical.model1.bitext import Bitext
 
-PARTS_PER_THREAD = 1  # numba hands out parts in equal runs, so more do not balance; each lays the rows out once more
-LIKELIHOOD_PARTS = 32  # pieces that the log-likelihood is summed in: fixed, so that it is rounded alike everywhere
+LIKELIHOOD_PARTS = 32  # partial sums of the log-likelihood: fixed, so that it is rounded alike on every machine
 
 
 class PairCounts(NamedTuple):
@@ -38,11 +37,11 @@ class PairCounts(NamedTuple):
 
     pairs: Ragged  # (vocabulary) rows of target tokens (int32)
     values: np.ndarray  # (pairs,) float64
-    null: np.ndarray  # (vocabulary,) float64: target tokens that are put down to the NULL word
+    null: np.ndarray  # (vocabulary,) float64: target tokens that the NULL word explains
 
 
 class Model1EM:
-    """``accumulate`` each block of the bitext, then ``maximise``: one iteration. Repeat with the same bitext."""
+    """One iteration is `accumulate` with each block of the bitext, then `maximise`; repeat with the same bitext."""
 
     def __init__(self, vocabulary_size: int) -> None:
         self.vocabulary_size = vocabulary_size
@@ -58,21 +57,22 @@ class Model1EM:
         return self.expected.pairs
 
     def accumulate(self, block: Bitext) -> None:
-        """The expectation step for one block of the bitext."""
+        """Add the expected counts of one block of the bitext."""
         source, target = block.source, block.target
         if source.rows != target.rows:
             raise ValueError(f"the bitext has {source.rows:,} sources and {target.rows:,} targets")
-        _check_tokens(source, self.vocabulary_size)
-        _check_tokens(target, self.vocabulary_size)
+        for tokens in (source.values, target.values):
+            if len(tokens) and not 0 <= tokens.min() <= tokens.max() < self.vocabulary_size:
+                raise ValueError(f"the bitext has token ids outside of 0 to {self.vocabulary_size - 1:,}")
         self.target_tokens += len(target.values)
         self.dropped_pairs += block.dropped
         starts, occurrences = _occurrences(*source, self.vocabulary_size)
         if self.iteration == 0:
-            found = _uniform_counts(starts, occurrences, block, self.vocabulary_size)
-            self.expected = merged(self.expected, found) if self.expected.null.any() else found
+            counts = _uniform_counts(starts, occurrences, block, self.vocabulary_size)
+            self.expected = merged(self.expected, counts) if self.expected.null.any() else counts
             self.log_likelihood += -float(np.log(max(1, self.vocabulary_size))) * len(target.values)
             return
-        denominators = np.empty(len(target.values))  # by numpy, which asks for huge pages: it is read out of order
+        denominators = np.empty(len(target.values))  # numpy's arrays use huge pages; it is accessed out of order
         _denominators(
             starts, occurrences, *target, *self.pairs, self.translation, self.null, _even_parts(target.offsets),
             denominators,
@@ -84,10 +84,10 @@ class Model1EM:
             starts, occurrences, *target, *self.pairs, self.translation, denominators, _even_parts(starts),
             self.expected.values,
         )  # fmt: skip
-        self.expected.null[:] += _sums_by_token(target.values, denominators, self.vocabulary_size) * self.null
+        self.expected.null[:] += np.bincount(target.values, denominators, self.vocabulary_size) * self.null
 
     def maximise(self) -> float:
-        """The maximisation step; the log-likelihood of the bitext under the table BEFORE it. A new iteration begins."""
+        """Normalise the counts and begin the next iteration; return the log-likelihood under the table BEFORE."""
         reached = self.log_likelihood
         counts, spare = self.expected.values, self.translation
         _normalise(self.pairs.offsets, counts)
@@ -104,7 +104,7 @@ class Model1EM:
 
 
 def train_model1(blocks: list[Bitext], vocabulary_size: int, iterations: int = 5) -> tuple[Model1EM, list[float]]:
-    """EM over a bitext in memory; (the trained table, log-likelihood at the start of each iteration)."""
+    """Train on a bitext in memory; return the EM and the log-likelihood at the start of each iteration."""
     em = Model1EM(vocabulary_size)
     reached = []
     for _ in range(iterations):
@@ -115,9 +115,8 @@ def train_model1(blocks: list[Bitext], vocabulary_size: int, iterations: int = 5
 
 
 def merged(a: PairCounts, b: PairCounts) -> PairCounts:
-    """The sum of two counts, over the union of their pairs."""
-    counts = _union_lengths(*a.pairs, *b.pairs)
-    offsets = offsets_of(counts)
+    """Add two counts, over the union of their pairs."""
+    offsets = offsets_of(_union_lengths(*a.pairs, *b.pairs))
     targets, values = _union(*a.pairs, a.values, *b.pairs, b.values, offsets)
     return PairCounts(Ragged(offsets, targets), values, a.null + b.null)
 
@@ -127,57 +126,42 @@ def _no_counts(vocabulary_size: int) -> PairCounts:
     return PairCounts(nothing, np.zeros(0), np.zeros(vocabulary_size))
 
 
-def _check_tokens(side: Ragged, vocabulary_size: int) -> None:
-    if len(side.values) and not 0 <= side.values.min() <= side.values.max() < vocabulary_size:
-        raise ValueError(f"the bitext has token ids outside of 0 to {vocabulary_size - 1:,}")
-
-
 def _even_parts(offsets: np.ndarray) -> np.ndarray:
-    """Bounds of ranges of rows that have about equally many values, a few for each thread."""
-    parts = PARTS_PER_THREAD * get_num_threads()
-    bounds = np.searchsorted(offsets, np.linspace(0, offsets[-1], parts + 1)[1:-1])
+    """Return the bounds of a range of rows for each thread, with about equally many values."""
+    bounds = np.searchsorted(offsets, np.linspace(0, offsets[-1], get_num_threads() + 1)[1:-1])
     return np.concatenate([[0], bounds, [len(offsets) - 1]]).astype(np.int64)
 
 
 def _uniform_counts(starts: np.ndarray, occurrences: np.ndarray, block: Bitext, vocabulary_size: int) -> PairCounts:
-    share = 1.0 / (block.source.lengths() + 1.0)  # (sentence pairs,): equal for all source words, and NULL is one
+    share = 1.0 / (block.source.lengths() + 1.0)  # (sentence pairs,): equal for all source words and NULL
     parts = _even_parts(starts)
-    counts = _distinct_targets(starts, occurrences, *block.target, parts)
-    offsets = offsets_of(counts)
+    offsets = offsets_of(_distinct_targets(starts, occurrences, *block.target, parts))
     targets, values = _uniform_rows(starts, occurrences, *block.target, share, parts, offsets)
-    null = _sums_by_token(block.target.values, np.repeat(share, block.target.lengths()), vocabulary_size)
+    weights = np.repeat(share, block.target.lengths())  # (target tokens,)
+    null = np.bincount(block.target.values, weights, vocabulary_size).astype(np.float64, copy=False)  # ints if empty
     return PairCounts(Ragged(offsets, targets), values, null)
 
 
 @njit(cache=True, nogil=True)
 def _occurrences(offsets, source, vocabulary_size):  # type: ignore[no-untyped-def]
-    """Inverted source side: ``pairs[starts[e]:starts[e + 1]]`` are the sentence pairs of token e, ascending."""
+    """Invert the source side: ``pairs[starts[e]:starts[e + 1]]`` are the sentence pairs of token e, ascending."""
     starts = np.zeros(vocabulary_size + 1, np.int64)
     for token in source:
         starts[token + 1] += 1
     for e in range(vocabulary_size):
         starts[e + 1] += starts[e]
-    place = starts[:-1].copy()
+    end = starts[:-1].copy()  # of the sentence pairs of a token listed so far
     pairs = np.empty(len(source), np.int32)
     for pair in range(len(offsets) - 1):
         for i in range(offsets[pair], offsets[pair + 1]):
-            pairs[place[source[i]]] = pair
-            place[source[i]] += 1
+            pairs[end[source[i]]] = pair
+            end[source[i]] += 1
     return starts, pairs
-
-
-@njit(cache=True, nogil=True)
-def _sums_by_token(tokens, weights, vocabulary_size):  # type: ignore[no-untyped-def]
-    """`np.bincount` without its copy of the tokens as int64, and float even of no tokens."""
-    sums = np.zeros(vocabulary_size, np.float64)
-    for j in range(len(tokens)):
-        sums[tokens[j]] += weights[j]
-    return sums
 
 
 @njit(cache=True, nogil=True, parallel=True)
 def _distinct_targets(starts, occurrences, t_offsets, target, parts):  # type: ignore[no-untyped-def]
-    """(vocabulary,) distinct targets of each source token."""
+    """Return (vocabulary,) the number of distinct targets of each source token."""
     vocabulary_size = len(starts) - 1
     counts = np.zeros(vocabulary_size, np.int64)
     for part in prange(len(parts) - 1):
@@ -218,7 +202,7 @@ def _uniform_rows(starts, occurrences, t_offsets, target, share, parts, offsets)
 
 @njit(cache=True, nogil=True, parallel=True)
 def _denominators(starts, occurrences, t_offsets, target, offsets, targets, translation, null, parts, sums):  # type: ignore[no-untyped-def]
-    """`sums` (target tokens,) = t(f|NULL) + sum over the source of t(f|e); a part is a range of sentence pairs."""
+    """Set `sums` (target tokens,) to t(f|NULL) + sum over the source of t(f|e); a part is a range of sentence pairs."""
     for part in prange(len(parts) - 1):
         first, last = parts[part], parts[part + 1]
         for j in range(t_offsets[first], t_offsets[last]):
@@ -238,7 +222,7 @@ def _denominators(starts, occurrences, t_offsets, target, offsets, targets, tran
 
 @njit(cache=True, nogil=True, parallel=True)
 def _add_expected(starts, occurrences, t_offsets, target, offsets, targets, translation, inverse, parts, expected):  # type: ignore[no-untyped-def]
-    """expected[f, e] += t(f|e) * sum over the occurrences of the pair of 1 / denominator; a part is a range of e."""
+    """Add t(f|e) * sum over the occurrences of the pair of 1 / denominator; a part is a range of e."""
     for part in prange(len(parts) - 1):
         sums = np.zeros(len(starts) - 1, np.float64)
         for e in range(parts[part], parts[part + 1]):
@@ -254,7 +238,7 @@ def _add_expected(starts, occurrences, t_offsets, target, offsets, targets, tran
 
 @njit(cache=True, nogil=True, parallel=True)
 def _log_likelihood(s_offsets, t_offsets, denominators, parts):  # type: ignore[no-untyped-def]
-    """(parts,) sums over the target tokens of ln(denominator / (source length + 1))."""
+    """Return (parts,) sums over the target tokens of ln(denominator / (source length + 1))."""
     pairs = len(s_offsets) - 1
     sums = np.zeros(parts, np.float64)
     for part in prange(parts):
@@ -271,7 +255,7 @@ def _log_likelihood(s_offsets, t_offsets, denominators, parts):  # type: ignore[
 
 @njit(cache=True, nogil=True, parallel=True)
 def _normalise(offsets, values):  # type: ignore[no-untyped-def]
-    """Each row divided by its sum, in place."""
+    """Divide each row by its sum, in place."""
     for row in prange(len(offsets) - 1):
         total = 0.0
         for k in range(offsets[row], offsets[row + 1]):
@@ -283,16 +267,16 @@ def _normalise(offsets, values):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, parallel=True)
 def _union_lengths(a_offsets, a_targets, b_offsets, b_targets):  # type: ignore[no-untyped-def]
-    counts = np.zeros(len(a_offsets) - 1, np.int64)
-    for row in prange(len(counts)):
+    lengths = np.zeros(len(a_offsets) - 1, np.int64)
+    for row in prange(len(lengths)):
         i, j = a_offsets[row], b_offsets[row]
-        while i < a_offsets[row + 1] or j < b_offsets[row + 1]:
-            left = a_targets[i] if i < a_offsets[row + 1] else np.int32(2**31 - 1)
-            right = b_targets[j] if j < b_offsets[row + 1] else np.int32(2**31 - 1)
+        while i < a_offsets[row + 1] and j < b_offsets[row + 1]:
+            left, right = a_targets[i], b_targets[j]
             i += left <= right
             j += right <= left
-            counts[row] += 1
-    return counts
+            lengths[row] += 1
+        lengths[row] += a_offsets[row + 1] - i + b_offsets[row + 1] - j
+    return lengths
 
 
 @njit(cache=True, nogil=True, parallel=True)
@@ -302,13 +286,13 @@ def _union(a_offsets, a_targets, a_values, b_offsets, b_targets, b_values, offse
     for row in prange(len(offsets) - 1):
         i, j = a_offsets[row], b_offsets[row]
         for k in range(offsets[row], offsets[row + 1]):
-            left = a_targets[i] if i < a_offsets[row + 1] else np.int32(2**31 - 1)
-            right = b_targets[j] if j < b_offsets[row + 1] else np.int32(2**31 - 1)
-            targets[k] = min(left, right)
-            if left <= right:
+            take_a = j == b_offsets[row + 1] or (i < a_offsets[row + 1] and a_targets[i] <= b_targets[j])
+            take_b = i == a_offsets[row + 1] or (j < b_offsets[row + 1] and b_targets[j] <= a_targets[i])
+            targets[k] = a_targets[i] if take_a else b_targets[j]
+            if take_a:
                 values[k] += a_values[i]
                 i += 1
-            if right <= left:
+            if take_b:
                 values[k] += b_values[j]
                 j += 1
     return targets, values

@@ -2,8 +2,8 @@
 
     T(q|d) = cos(q, d) / sum over the k nearest tokens q' of d of cos(q', d)
 
-d itself is not among its neighbours: self-translation is set apart, as in every table. Neighbours are found with
-faiss; a negative cosine counts as 0.
+d itself is not among its neighbours: tables store self-translation separately. Neighbours are searched with faiss; a
+negative cosine counts as 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lexical.errors import UserError
 from lexical.index.ragged import Ragged, offsets_of
 from lexical.model1.table import Translations
 
-EXACT_UP_TO = 200_000  # vectors; more are searched by an HNSW graph
+EXACT_UP_TO = 200_000  # vectors; more are searched with an HNSW graph
 BLOCK = 4096
 _INPUT_EMBEDDINGS = "embeddings.word_embeddings.weight"
 
@@ -31,24 +31,24 @@ class TokenVectors(NamedTuple):
 
 
 def nearest_translations(
-    found: TokenVectors, sources: np.ndarray, neighbours: int, on_block: Callable[[int], None] = lambda done: None
+    given: TokenVectors, sources: np.ndarray, neighbours: int, on_block: Callable[[int], None] = lambda tokens: None
 ) -> Translations:
-    """Row = document token: its nearest tokens with T(q|d); only tokens with a vector that `sources` (bool) allows."""
-    unit = found.vectors / np.maximum(np.linalg.norm(found.vectors, axis=1, keepdims=True), 1e-12)
+    """Return T(q|d) for the nearest tokens q of each document token d that has a vector and is in `sources` (bool)."""
+    unit = given.vectors / np.maximum(np.linalg.norm(given.vectors, axis=1, keepdims=True), 1e-12)
     unit = np.ascontiguousarray(unit, np.float32)
     kind = "Flat" if len(unit) <= EXACT_UP_TO else "HNSW32"
     index = faiss.index_factory(unit.shape[1], kind, faiss.METRIC_INNER_PRODUCT)
     index.add(unit)
-    asking = np.flatnonzero(sources[found.tokens])
+    searched = np.flatnonzero(sources[given.tokens])
     k = min(neighbours + 1, len(unit))  # the token itself is the nearest
-    parts = []
-    for start in range(0, len(asking), BLOCK):
-        rows = asking[start : start + BLOCK]
+    parts = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))]
+    for start in range(0, len(searched), BLOCK):
+        rows = searched[start : start + BLOCK]
         cosines, near = index.search(unit[rows], k)
         parts.append(_normalised(rows, np.maximum(cosines, 0).astype(np.float64), near, neighbours))
         on_block(len(rows))
-    d, q, values = (np.concatenate(column) for column in zip(*parts, strict=True)) if parts else _nothing()
-    d, q = found.tokens[d].astype(np.int64), found.tokens[q]
+    d, q, values = (np.concatenate(column) for column in zip(*parts, strict=True))
+    d, q = given.tokens[d].astype(np.int64), given.tokens[q]
     order = np.lexsort((q, d))
     offsets = offsets_of(np.bincount(d, minlength=len(sources)))
     return Translations(Ragged(offsets, q[order].astype(np.int32)), values[order])
@@ -57,21 +57,17 @@ def nearest_translations(
 def _normalised(
     rows: np.ndarray, cosines: np.ndarray, near: np.ndarray, neighbours: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (row, neighbour, cosine divided by the sum of the row's cosines) of all neighbours."""
     cosines[(near == rows[:, None]) | (near < 0)] = 0.0
-    kept = np.cumsum(cosines > 0, axis=1) <= neighbours  # where the token itself was not found there is one too many
-    cosines *= kept
+    cosines *= np.cumsum(cosines > 0, axis=1) <= neighbours  # one too many where the token itself is not among them
     sums = cosines.sum(axis=1, keepdims=True)
     values = cosines / np.where(sums > 0, sums, 1.0)
-    at, column = np.nonzero(values)
-    return rows[at], near[at, column], values[at, column]
-
-
-def _nothing() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
+    i, column = np.nonzero(values)
+    return rows[i], near[i, column], values[i, column]
 
 
 def encoder_vectors(folder: Path, vocabulary: Sequence[str]) -> TokenVectors:
-    """Input embeddings of a BERT-like encoder (``model.safetensors``, ``tokenizer.json``) for the tokens it knows."""
+    """Read the input embeddings of a BERT-like encoder (``model.safetensors``, ``tokenizer.json``)."""
     from tokenizers import Tokenizer
 
     weights, tokenizer = folder / "model.safetensors", folder / "tokenizer.json"
@@ -80,7 +76,7 @@ def encoder_vectors(folder: Path, vocabulary: Sequence[str]) -> TokenVectors:
             raise UserError(f"{folder} has no {path.name}: input embeddings cannot be read from it")
     try:
         numbers = Tokenizer.from_file(str(tokenizer)).get_vocab()
-    except Exception as error:  # the library has no class of its own for a damaged file
+    except Exception as error:  # the library has no exception class for a damaged file
         raise UserError(f"{tokenizer} cannot be read ({str(error)[:200]!r})") from error
     try:
         with safe_open(weights, framework="numpy") as file:
@@ -100,9 +96,9 @@ def encoder_vectors(folder: Path, vocabulary: Sequence[str]) -> TokenVectors:
 
 
 def file_vectors(path: Path, vocabulary: Sequence[str]) -> TokenVectors:
-    """Vectors of a text file, ``word number number ...`` a line (word2vec's first line with two numbers is skipped)."""
+    """Read a text file of vectors, ``word number number ...`` per line; skip word2vec's first line of two numbers."""
     numbers = {token: i for i, token in enumerate(vocabulary)}
-    found: dict[int, np.ndarray] = {}
+    vectors: dict[int, np.ndarray] = {}
     dimensions = 0
     try:
         with path.open(encoding="utf-8", newline="\n") as file:
@@ -114,16 +110,16 @@ def file_vectors(path: Path, vocabulary: Sequence[str]) -> TokenVectors:
                 if len(values) != dimensions or not values:
                     raise UserError(f"{path}:{line_number}: {len(values)} numbers instead of {dimensions}")
                 if word in numbers:
-                    found[numbers[word]] = _numbers(values, path, line_number)
+                    vectors[numbers[word]] = _vector(values, path, line_number)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: word vectors cannot be read ({error})") from error
-    if not found:
+    if not vectors:
         raise UserError(f"{path} has no vector for any token of the field")
-    tokens = np.array(sorted(found), np.int32)
-    return TokenVectors(tokens, np.stack([found[token] for token in tokens.tolist()]))
+    tokens = np.array(sorted(vectors), np.int32)
+    return TokenVectors(tokens, np.stack([vectors[token] for token in tokens.tolist()]))
 
 
-def _numbers(values: list[str], path: Path, line_number: int) -> np.ndarray:
+def _vector(values: list[str], path: Path, line_number: int) -> np.ndarray:
     try:
         vector = np.array(values, np.float32)
     except ValueError as error:
@@ -134,5 +130,5 @@ def _numbers(values: list[str], path: Path, line_number: int) -> np.ndarray:
 
 
 def _is_word(token: str) -> bool:
-    """No special token such as [CLS] or [unused7]."""
+    """Return False for special tokens such as [CLS] or [unused7]."""
     return not (len(token) > 2 and token.startswith("[") and token.endswith("]"))

@@ -1,11 +1,11 @@
-"""A translation table on disk: a folder that is checked before it is trusted.
+"""A translation table on disk: a folder whose files are checked when they are loaded.
 
     table.safetensors   offsets (vocabulary + 1, int64), document_tokens (entries, int32), probabilities (entries,
                         float32): row i = query token i, its document tokens ascending
     vocab.txt           line i = token i
-    meta.json           format, sizes, SHA-256 of both files, what made the table, parameters, versions
+    meta.json           format, sizes, SHA-256 of both files, what produced the table, parameters, versions
 
-The hash finds damage; the checks of shapes, order and range hold for a hostile file too, whose hash may well be right.
+The hash detects damage; the checks of shapes, order and range also protect from a hostile file with the right hash.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,16 +41,16 @@ class SavedTable(NamedTuple):
 
 
 class TableWriter:
-    """Writes a table row by row, beside `folder`, and renames it into place: never more than a row in memory.
+    """Writes a table row by row, beside `folder`; `finish` renames it into place.
 
-    Use as a context; `finish` makes the table. What is left before that, by an error or Ctrl-C, is nothing.
+    Use as a context: after an error or Ctrl-C nothing is left.
     """
 
     def __init__(self, folder: Path, vocabulary: Sequence[str]) -> None:
         if len(set(vocabulary)) != len(vocabulary):
             raise ValueError("the vocabulary has a token twice")
         if broken := next((token for token in vocabulary if "\n" in token), None):
-            raise ValueError(f"the token {broken!r} has a line feed and cannot stand in {VOCABULARY}")
+            raise ValueError(f"the token {broken!r} contains a line feed: {VOCABULARY} cannot hold it")
         self.folder, self.vocabulary = _own_folder(folder), vocabulary
         self.beside = self.folder.with_name(f".{self.folder.name}.{os.getpid()}")
         self.lengths: list[int] = []
@@ -62,12 +63,12 @@ class TableWriter:
 
     def __exit__(self, *error: object) -> None:
         for part in self._parts.values():
-            with suppress(OSError):  # what a full disk has refused is refused again
+            with suppress(OSError):  # closing flushes again what a full disk refused
                 part.close()
         shutil.rmtree(self.beside, ignore_errors=True)
 
     def append(self, document_tokens: np.ndarray, probabilities: np.ndarray) -> None:
-        """The row of the next query token; document tokens ascending."""
+        """Write the row of the next query token; document tokens ascending."""
         if len(document_tokens) != len(probabilities):
             raise ValueError(f"{len(document_tokens):,} tokens and {len(probabilities):,} probabilities")
         self.lengths.append(len(document_tokens))
@@ -75,7 +76,7 @@ class TableWriter:
         self._parts["probabilities"].write(np.ascontiguousarray(probabilities, np.float32).data)
 
     def finish(self, meta: dict[str, Any]) -> None:
-        """Puts the table in its place; `meta` says what made it and how."""
+        """Complete the table and rename it into place; `meta` describes what produced it."""
         if len(self.lengths) != len(self.vocabulary):
             raise ValueError(f"{len(self.lengths):,} rows for {len(self.vocabulary):,} tokens")
         self._assemble(offsets_of(np.array(self.lengths, np.int64)))
@@ -94,7 +95,7 @@ class TableWriter:
         _put_in_place(self.beside, self.folder)
 
     def _assemble(self, offsets: np.ndarray) -> None:
-        """The safetensors file: length of the header, header (JSON), the arrays one after the other."""
+        """Write the safetensors file: length of the header, header (JSON), the arrays one after the other."""
         entries = int(offsets[-1])
         header, at = {}, 0
         for name, size in (("offsets", len(offsets)), ("document_tokens", entries), ("probabilities", entries)):
@@ -114,17 +115,17 @@ class TableWriter:
 
 
 def save_table(table: TranslationTable, vocabulary: Sequence[str], meta: dict[str, Any], folder: Path) -> None:
-    """Writes the table beside `folder` and renames it into place; `meta` says what made it and how."""
+    """Write the table beside `folder` and rename it into place; `meta` describes what produced it."""
     if problem := _problem(*table.rows, table.probabilities, len(vocabulary)):
-        raise ValueError(f"this is no valid table: {problem}")
+        raise ValueError(f"not a valid table: {problem}")
     with TableWriter(folder, vocabulary) as writer:
-        for start, end in zip(table.rows.offsets[:-1], table.rows.offsets[1:], strict=True):
+        for start, end in pairwise(table.rows.offsets):
             writer.append(table.rows.values[start:end], table.probabilities[start:end])
         writer.finish(meta)
 
 
-def share_table(source: Path, folder: Path) -> None:
-    """The table of `source` in a second place, without a second copy of its data where the disk allows that."""
+def link_table(source: Path, folder: Path) -> None:
+    """Put the table of `source` into `folder` too, by hard links where the disk allows that."""
     folder = _own_folder(folder)
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(beside, ignore_errors=True)
@@ -141,15 +142,15 @@ def share_table(source: Path, folder: Path) -> None:
 
 
 def _own_folder(folder: Path) -> Path:
-    """The absolute path; a folder with anything but a table in it is refused."""
+    """Return the absolute path; refuse a folder that contains anything but a table."""
     folder = Path(folder).resolve()
     if folder.is_dir() and (others := {path.name for path in folder.iterdir()} - set(FILES)):
-        raise UserError(f"{folder} has {min(others)!r} in it: a translation table wants a folder of its own")
+        raise UserError(f"{folder} contains {min(others)!r}: a translation table needs a folder of its own")
     return folder
 
 
 def _put_in_place(beside: Path, folder: Path) -> None:
-    """Renames a finished table; the old one goes only when the new one stands."""
+    """Rename a finished table; remove the old one only afterwards."""
     old = beside.with_name(f"{beside.name}.old")
     if folder.is_dir():
         folder.rename(old)
@@ -163,11 +164,11 @@ def _put_in_place(beside: Path, folder: Path) -> None:
 
 
 def load_table(folder: Path) -> SavedTable:
-    """The table of `folder`, every check passed; a `UserError` of one line otherwise."""
+    """Load and check the table of `folder`; a `UserError` describes any damage."""
     folder = Path(folder)
     for name in FILES:
         if not (folder / name).is_file():
-            raise UserError(f"{folder} is no translation table: it has no {name}")
+            raise UserError(f"{folder} is not a translation table: it has no {name}")
     meta = read_meta(folder)
     for name in (TABLE, VOCABULARY):
         if _sha256(folder / name) != meta["sha256"].get(name):
@@ -175,15 +176,15 @@ def load_table(folder: Path) -> SavedTable:
     try:
         vocabulary = (folder / VOCABULARY).read_bytes().decode().split("\n")
     except UnicodeDecodeError as error:
-        raise UserError(f"{folder / VOCABULARY} is no UTF-8 text ({error.reason})") from error
+        raise UserError(f"{folder / VOCABULARY} is not UTF-8 text ({error.reason})") from error
     if vocabulary.pop() != "":
-        raise UserError(f"{folder / VOCABULARY} is cut short: its last line has no end")
+        raise UserError(f"{folder / VOCABULARY} is truncated: its last line has no line feed")
     if len(set(vocabulary)) != len(vocabulary):
         raise UserError(f"{folder / VOCABULARY} has a token twice")
     table = _read_arrays(folder / TABLE, len(vocabulary))
-    for key, found in (("vocabulary", len(vocabulary)), ("entries", table.entries)):
-        if meta.get(key) != found:
-            raise UserError(f"{folder}: {META} says {key} {reprlib.repr(meta.get(key))}, the files have {found:,}")
+    for key, size in (("vocabulary", len(vocabulary)), ("entries", table.entries)):
+        if meta.get(key) != size:
+            raise UserError(f"{folder}: {META} has {key} {reprlib.repr(meta.get(key))}, the files have {size:,}")
     return SavedTable(table, vocabulary, meta)
 
 
@@ -195,9 +196,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
     if not isinstance(meta, dict) or not isinstance(meta.get("sha256"), dict):
         raise UserError(f"{folder / META} is not the description of a translation table")
     if meta.get("format") != FORMAT:
-        raise UserError(
-            f"{folder}: table format {reprlib.repr(meta.get('format'))} is unknown, this version reads {FORMAT}"
-        )
+        raise UserError(f"{folder}: table format {reprlib.repr(meta.get('format'))}; this version reads {FORMAT}")
     return meta
 
 
@@ -205,23 +204,22 @@ def _read_arrays(path: Path, vocabulary_size: int) -> TranslationTable:
     try:
         with safe_open(path, framework="numpy") as file:
             if set(file.keys()) != set(_TYPES):
-                raise UserError(
-                    f"{path} has the arrays {reprlib.repr(sorted(file.keys()))} instead of {sorted(_TYPES)}"
-                )
+                raise UserError(f"{path} has the arrays {reprlib.repr(sorted(file.keys()))}, not {sorted(_TYPES)}")
             for name, kind in _TYPES.items():
-                found = file.get_slice(name)
-                dtype, shape = found.get_dtype(), found.get_shape()
+                stored = file.get_slice(name)
+                dtype, shape = stored.get_dtype(), stored.get_shape()
                 if dtype != kind or len(shape) != 1:
                     raise UserError(f"{path}: {name} is {dtype} {reprlib.repr(shape)}, not {kind} of one dimension")
             offsets, tokens, probabilities = (file.get_tensor(name) for name in _TYPES)
     except (SafetensorError, OSError, MemoryError, OverflowError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({str(error)[:200]!r})") from error
     if problem := _problem(offsets, tokens, probabilities, vocabulary_size):
-        raise UserError(f"{path} is no valid table: {problem}")
+        raise UserError(f"{path} is not a valid table: {problem}")
     return TranslationTable(Ragged(offsets, tokens), probabilities)
 
 
 def _problem(offsets: np.ndarray, tokens: np.ndarray, probabilities: np.ndarray, vocabulary_size: int) -> str | None:
+    """Return why the arrays are not a table, or None."""
     if len(offsets) != vocabulary_size + 1:
         return f"{len(offsets) - 1:,} rows for {vocabulary_size:,} tokens"
     if offsets[0] != 0 or (offsets[1:] < offsets[:-1]).any() or offsets[-1] != len(tokens):
@@ -232,8 +230,8 @@ def _problem(offsets: np.ndarray, tokens: np.ndarray, probabilities: np.ndarray,
         return None
     if tokens.min() < 0 or tokens.max() >= vocabulary_size:
         return "it has token ids outside of its vocabulary"
-    descends = tokens[1:] <= tokens[:-1]
-    descends[offsets[1:-1][(offsets[1:-1] > 0) & (offsets[1:-1] < len(tokens))] - 1] = False  # a new row may start low
+    descends, bounds = tokens[1:] <= tokens[:-1], offsets[1:-1]
+    descends[bounds[(bounds > 0) & (bounds < len(tokens))] - 1] = False  # a new row may start with any token
     if descends.any():
         return "the tokens of a row are not ascending"
     if not np.isfinite(probabilities).all() or probabilities.min() < 0 or probabilities.max() > 1:

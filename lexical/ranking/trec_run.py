@@ -14,7 +14,7 @@ from pyarrow import csv
 
 from lexical.errors import UserError
 
-LARGEST = float(np.finfo(np.float32).max) * (1 + 2.0**-26)  # what lies below is still finite as a float32
+LARGEST = float(np.finfo(np.float32).max) * (1 + 2.0**-26)  # smaller values are finite as float32
 
 
 class Run(NamedTuple):
@@ -27,65 +27,52 @@ class Run(NamedTuple):
 
 
 def write_run(run: Run, path: Path, tag: str, leaderboard: bool = False) -> None:
-    """Writes beside and renames into place; `leaderboard`: ``qid \\t docid \\t rank`` instead."""
+    """Write the run beside `path` and rename it into place; `leaderboard`: as ``qid \\t docid \\t rank`` instead."""
     beside = path.with_name(f".{path.name}.writing")
     path.parent.mkdir(parents=True, exist_ok=True)
     lengths = np.diff(run.offsets)
-    query_column = pa.array(run.query_ids, pa.string()).take(pa.array(np.repeat(np.arange(len(lengths)), lengths)))
-    ranks = np.arange(len(run.scores)) - np.repeat(run.offsets[:-1], lengths) + 1
-    columns = [query_column, run.document_ids, pa.array(ranks)]
+    queries = pa.array(run.query_ids, pa.string()).take(pa.array(np.repeat(np.arange(len(lengths)), lengths)))
+    ranks = pa.array(np.arange(len(run.scores)) - np.repeat(run.offsets[:-1], lengths) + 1)
+    columns = [queries, run.document_ids, ranks]
     if not leaderboard:
-        constant = [pa.repeat(text, len(ranks)) for text in ("Q0", tag)]
-        columns = [
-            query_column,
-            constant[0],
-            run.document_ids,
-            pa.array(ranks),
-            pa.array(run.scores.astype(np.float32)),
-            constant[1],
-        ]
+        zero, tags = (pa.repeat(text, len(ranks)) for text in ("Q0", tag))
+        columns = [queries, zero, run.document_ids, ranks, pa.array(run.scores.astype(np.float32)), tags]
     table = pa.table(columns, names=[str(i) for i in range(len(columns))])
     options = csv.WriteOptions(include_header=False, delimiter="\t" if leaderboard else " ", quoting_style="none")
     try:
         with beside.open("wb") as file:
             csv.write_csv(table, file, options)
-    except pa.ArrowInvalid:  # an id with a quotation mark: Arrow would quote it, TREC tools would not understand that
+    except pa.ArrowInvalid:  # an id with a quotation mark, which Arrow would only write in quotes
         with beside.open("w", encoding="utf-8") as file:
             for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
-                file.write(options.delimiter.join(map(_plain, row)) + "\n")
+                values = (str(np.float32(value)) if isinstance(value, float) else str(value) for value in row)
+                file.write(options.delimiter.join(values) + "\n")
     beside.replace(path)
 
 
-def _plain(value: object) -> str:
-    return str(np.float32(value)) if isinstance(value, float) else str(value)
-
-
-def read_run(path: Path, wanted: Container[str] | None = None) -> dict[str, tuple[list[str], np.ndarray]]:
-    """query id -> (document ids, float64 scores), in the order of the file; one clear line for a broken file."""
-    found: dict[str, tuple[list[str], list[float]]] = {}
+def read_run(path: Path, queries: Container[str] | None = None) -> dict[str, tuple[list[str], np.ndarray]]:
+    """Return query id -> (document ids, float64 scores), in the order of the file; of `queries` only, if given."""
+    ranked: dict[str, tuple[list[str], list[float]]] = {}
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
+                line = f"{path}, line {number:,}"
                 try:
-                    parts = raw.decode("utf-8-sig" if number == 1 else "utf-8").split()
+                    columns = raw.decode("utf-8-sig" if number == 1 else "utf-8").split()
                 except UnicodeDecodeError as error:
-                    raise UserError(f"{path}, line {number:,}: not UTF-8 ({error.reason})") from error
-                if len(parts) != 6:
-                    raise UserError(
-                        f"{path}, line {number:,}: a TREC run has six columns (qid Q0 docid rank score tag), "
-                        f"here are {len(parts)}"
-                    )
+                    raise UserError(f"{line}: not UTF-8 ({error.reason})") from error
+                if len(columns) != 6:
+                    raise UserError(f"{line}: {len(columns)} columns instead of six (qid Q0 docid rank score tag)")
                 try:
-                    score = float(parts[4])
+                    score = float(columns[4])
                 except ValueError:
                     score = float("nan")
-                if not abs(score) <= LARGEST:  # also where it is nan
-                    raise UserError(f"{path}, line {number:,}: the score {parts[4]!r} is no finite number")
-                if wanted is not None and parts[0] not in wanted:
-                    continue
-                documents, scores = found.setdefault(parts[0], ([], []))
-                documents.append(parts[2])
-                scores.append(score)
+                if not abs(score) <= LARGEST:  # true for NaN too
+                    raise UserError(f"{line}: the score {columns[4]!r} is not a finite number")
+                if queries is None or columns[0] in queries:
+                    documents, scores = ranked.setdefault(columns[0], ([], []))
+                    documents.append(columns[2])
+                    scores.append(score)
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
-    return {query: (documents, np.array(scores)) for query, (documents, scores) in found.items()}
+    return {query: (documents, np.array(scores)) for query, (documents, scores) in ranked.items()}

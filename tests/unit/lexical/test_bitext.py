@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from lexical.index.ragged import Ragged, ragged
 from lexical.model1.bitext import (
+    DEFAULT_OPTIONS,
     TOKENS_PER_BLOCK,
     Bitext,
     BitextOptions,
-    bitext_blocks,
     make_bitext,
     most_frequent,
     query_blocks,
@@ -47,6 +47,20 @@ def all_kept(
     queries: list[list[int]], documents: list[list[int]], relevant: list[list[int]], vocabulary_size: int = 100
 ) -> Judged:
     return Judged(queries, documents, relevant, [True] * vocabulary_size)
+
+
+def bitext_blocks(
+    queries: Ragged,
+    documents: Ragged,
+    relevant: Ragged,
+    kept: np.ndarray,
+    options: BitextOptions = DEFAULT_OPTIONS,
+    share: tuple[int, int] = (0, 1),
+) -> Iterator[Bitext]:
+    """The whole bitext block by block; `share` (rank, number of ranks) takes every n-th query of each block."""
+    rank, ranks = share
+    for first, last in query_blocks(relevant, documents.offsets):
+        yield make_bitext(queries, documents, relevant, kept, np.arange(first + rank, last, ranks), options)
 
 
 def pairs_of(blocks: Iterable[Bitext]) -> list[Pair]:

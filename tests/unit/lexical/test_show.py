@@ -40,16 +40,16 @@ def command(*arguments: object, **environment: str) -> subprocess.CompletedProce
     )  # fmt: skip
 
 
-def test_a_word_both_ways(table: Path) -> None:
+def test_a_word_in_both_directions(table: Path) -> None:
     done = command(table, "car", "--top", "3")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
-        "documents that say car speak of query words:\n"
+        "car in a document translates to the query words:\n"
         "  car         0.500000  itself\n"
         "  automobile  0.125000\n"
         "  fast        0.030000\n"
         "  and 3 more\n"
-        "a query for car is answered by document words:\n"
+        "car in a query is translated from the document words:\n"
         "  car         0.500000  itself\n"
         "  automobile  0.250000\n"
         "  fast        0.062500\n"
@@ -59,16 +59,16 @@ def test_a_word_both_ways(table: Path) -> None:
 def test_a_run_folder_several_words_and_wide_characters(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main([str(table.parent), "fast", "alone"])
     assert capsys.readouterr().out == (
-        "documents that say fast speak of query words:\n"
+        "fast in a document translates to the query words:\n"
         "  fast  0.500000  itself\n"
         "  car   0.062500\n"
-        "a query for fast is answered by document words:\n"
+        "fast in a query is translated from the document words:\n"
         "  fast  0.500000  itself\n"
         "  日本  0.200000\n"
         "  car   0.030000\n"
-        "documents that say alone speak of query words:\n"
+        "alone in a document translates to the query words:\n"
         "  none\n"
-        "a query for alone is answered by document words:\n"
+        "alone in a query is translated from the document words:\n"
         "  none\n"
     )
 
@@ -110,17 +110,17 @@ def test_what_is_printable_stays(word: str, shown: str) -> None:
     assert printable(word).isprintable()
 
 
-def test_an_unknown_word_is_one_line_with_close_ones_after_the_words_that_are_known(table: Path) -> None:
+def test_an_unknown_word_is_reported_with_similar_ones_after_the_known_words(table: Path) -> None:
     done = command(table, "automobil", "fast", "zzzzz")
     assert done.returncode == 2
-    assert done.stdout.startswith("documents that say fast")
+    assert done.stdout.startswith("fast in a document")
     assert done.stderr == (
-        "show.py: automobil is not in the vocabulary of 7 words; close to it: automobile; "
+        "show.py: automobil is not in the vocabulary of 7 words; similar words: automobile; "
         "zzzzz is not in the vocabulary of 7 words\n"
     )
 
 
-def test_a_pipe_that_closes_early_is_no_error(tmp_path: Path) -> None:
+def test_a_pipe_may_close_early(tmp_path: Path) -> None:
     """More text than a pipe holds, so that the writer must notice."""
     size = 3000
     words = [f"{number:050}" for number in range(size)]
@@ -128,7 +128,7 @@ def test_a_pipe_that_closes_early_is_no_error(tmp_path: Path) -> None:
     save_table(TranslationTable(rows, np.full(2 * size - 1, 0.5, np.float32)), words, {}, tmp_path / "table")
     shell = f"'{sys.executable}' -m lexical.show '{tmp_path / 'table'}' {words[0]} --top {size} | head -1"
     done = subprocess.run(["sh", "-c", shell], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    assert done.stdout == f"documents that say {words[0]} speak of query words:\n"
+    assert done.stdout == f"{words[0]} in a document translates to the query words:\n"
     assert done.stderr == ""
 
 
@@ -154,4 +154,4 @@ def test_wrong_arguments_are_named(arguments: list[str], reason: str, table: Pat
 def test_a_folder_without_a_table_is_one_line(tmp_path: Path) -> None:
     done = command(tmp_path, "car")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"show.py: {tmp_path} is no translation table: it has no table.safetensors\n"
+    assert done.stderr == f"show.py: {tmp_path} is not a translation table: it has no table.safetensors\n"

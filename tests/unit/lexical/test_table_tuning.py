@@ -25,8 +25,8 @@ from lexical.model1.tuning import (
     TableSettings,
     TableTrial,
     _fused_reciprocal_ranks,
-    mixture_scores,
     gather_terms,
+    mixture_scores,
     tune_smoothing,
     tune_table,
 )

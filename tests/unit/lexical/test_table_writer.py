@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from lexical.errors import UserError
 from lexical.index.ragged import ragged
 from lexical.model1.table import TranslationTable
-from lexical.model1.table_files import FILES, TABLE, TableWriter, load_table, save_table, share_table
+from lexical.model1.table_files import FILES, TABLE, TableWriter, link_table, load_table, save_table
 
 WORDS = ["red", "vin", "wine", "rouge"]
 ROWS = [[0, 3], [1, 2], [], [0, 2, 3]]
@@ -128,7 +128,7 @@ def test_a_finished_table_replaces_the_old_one(tmp_path: Path) -> None:
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(UserError, match=r"has 'notes.txt' in it"):
+    with pytest.raises(UserError, match=r"contains 'notes.txt'"):
         TableWriter(tmp_path, WORDS)
     assert bytes_of(tmp_path) == {"notes.txt": b"mine"}
 
@@ -138,7 +138,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
 
 def test_a_shared_table_is_the_same_data_on_disk(tmp_path: Path) -> None:
     stream(SMALL, WORDS, tmp_path / "table")
-    share_table(tmp_path / "table", tmp_path / "run" / "table")
+    link_table(tmp_path / "table", tmp_path / "run" / "table")
     for name in FILES:
         assert (tmp_path / "table" / name).stat().st_ino == (tmp_path / "run" / "table" / name).stat().st_ino
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["table"]
@@ -149,7 +149,7 @@ def test_a_shared_table_replaces_the_old_one_and_outlives_its_source(tmp_path: P
     other = TranslationTable(ragged([[0]], np.int32), np.ones(1, np.float32))
     save_table(other, ["one"], {}, tmp_path / "second")
     stream(SMALL, WORDS, tmp_path / "first")
-    share_table(tmp_path / "first", tmp_path / "second")
+    link_table(tmp_path / "first", tmp_path / "second")
     assert_same(load_table(tmp_path / "second").table, SMALL)
     save_table(other, ["one"], {}, tmp_path / "first")  # a new table is a new file: the other folder keeps the old one
     assert_same(load_table(tmp_path / "second").table, SMALL)

@@ -124,12 +124,12 @@ def test_tabs_windows_lines_and_mixed_queries_are_read_in_the_order_of_the_file(
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"q1 Q0 d2 2 0.5", "six columns (qid Q0 docid rank score tag), here are 5"),
-        (b"q1 Q0 two words 2 0.5 t", "here are 7"),
-        (b"", "here are 0"),
-        (b"q1 Q0 d2 2 NaN t", "score 'NaN' is no finite number"),
-        (b"q1 Q0 d2 2 -inf t", "score '-inf' is no finite number"),
-        (b"q1 Q0 d2 2 high t", "score 'high' is no finite number"),
+        (b"q1 Q0 d2 2 0.5", "5 columns instead of six (qid Q0 docid rank score tag)"),
+        (b"q1 Q0 two words 2 0.5 t", "7 columns instead of six"),
+        (b"", "0 columns instead of six"),
+        (b"q1 Q0 d2 2 NaN t", "score 'NaN' is not a finite number"),
+        (b"q1 Q0 d2 2 -inf t", "score '-inf' is not a finite number"),
+        (b"q1 Q0 d2 2 high t", "score 'high' is not a finite number"),
         (b"q1 Q0 d\xff 2 0.5 t", ""),  # Latin-1
     ],
 )

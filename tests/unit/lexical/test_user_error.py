@@ -26,12 +26,12 @@ def ends_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
         (
             OSError(errno.ENOSPC, "No space left on device", "x.npy"),
             1,
-            "train.py: No space left on device: x.npy; mend that and repeat",
+            "train.py: No space left on device: x.npy; fix that and repeat",
         ),
         (
             PermissionError(errno.EACCES, "Permission denied", "out"),
             1,
-            "train.py: Permission denied: out; mend that and repeat",
+            "train.py: Permission denied: out; fix that and repeat",
         ),
     ],
 )
