@@ -1,6 +1,7 @@
 """The report's charts, declared in Altair: each function returns a Vega-Lite specification that holds its data.
 
 Colours are CSS variables of report_page.html, so that one SVG serves light screens, dark screens and paper.
+Names and texts are data, or titles of whole charts: Vega-Lite copies the title of an axis into expressions as it is.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ CONFIG = {
         "labelPadding": 6,
     },
     "axisX": {"grid": False, "titleAnchor": "end"},
-    "axisY": {"domain": False, "titleAngle": 0, "titleAlign": "left", "titleX": 0, "titleY": -14},
+    "axisY": {"domain": False, "title": None},
+    "title": {"color": "var(--quiet)", "fontSize": 12, "fontWeight": "normal", "anchor": "start", "offset": 12},
     "legend": {
         "labelColor": "var(--ink)", "titleColor": "var(--quiet)", "labelFontSize": 12, "titleFontSize": 12,
-        "titleFontWeight": "normal", "orient": "top", "titleOrient": "left", "offset": 30,
+        "titleFontWeight": "normal", "orient": "top", "titleOrient": "left", "offset": 10,
     },
     "text": {"color": "var(--ink)", "fontSize": 12},
     "tooltipFormat": {"numberFormat": ",.4~r"},
@@ -50,7 +52,7 @@ def speed_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any]:
     ]
     base = alt.Chart().encode(
         x=alt.X("ms_per_1k:Q").title("ms per 1,000 documents (log scale)").scale(type="log", nice=False, padding=60),
-        y=alt.Y("value:Q").title(f"{query_set.measure} on {query_set.name}").scale(zero=False, padding=20),
+        y=alt.Y("value:Q").scale(zero=False, padding=20),
     )
     fill = alt.Fill("part:N", sort=None, title=None)
     marks = base.mark_point(size=80, strokeWidth=2, opacity=1).encode(
@@ -59,7 +61,7 @@ def speed_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any]:
         fill=alt.condition("datum.alone", alt.value("var(--ground)"), fill),
         tooltip=["name:N", "value:Q", "ms_per_1k:Q", "device:N"],
     )
-    spec = _finished(alt.layer(marks, base.mark_text().encode(text="name:N")), points, 480)
+    spec = _finished(alt.layer(marks, base.mark_text().encode(text="name:N")), points, 480, _measure_of(query_set))
     # Vega places names without overlap and hides those that find no room; Vega-Lite has no word for it.
     anchors = ["right", "left", "top", "bottom", "top-right", "bottom-right", "top-left", "bottom-left"]
     label = {
@@ -81,14 +83,14 @@ def curve_chart(curves: Sequence[Curve], title: str) -> dict[str, Any]:
     margin = 0.05 * (max(finite) - min(finite)) or 0.01
     base = alt.Chart().encode(
         x=alt.X("step:Q").title("optimiser steps").scale(zero=True).axis(tickCount=4, format=",d"),
-        y=alt.Y("value:Q").title(title).scale(domain=[min(finite) - margin, max(finite) + margin]).axis(tickCount=4),
+        y=alt.Y("value:Q").scale(domain=[min(finite) - margin, max(finite) + margin]).axis(tickCount=4),
         color=alt.Color("seed:N", legend=alt.Legend() if len(curves) > 1 else None),
     )
     lines = base.mark_line(strokeWidth=1.75, aria=False)
     marked = max(len(curve.steps) for curve in curves) <= MARKED_STEPS
     marks = base.mark_point(filled=True, size=30, opacity=1 if marked else 0, aria=False)
     marks = marks.encode(tooltip=["seed:N", "step:Q", "value:Q"])
-    return _finished(alt.layer(lines, marks), points, 220)
+    return _finished(alt.layer(lines, marks), points, 220, title)
 
 
 def difference_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any]:
@@ -116,7 +118,7 @@ def difference_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any
                 "before:Q", scale=alt.Scale(domain=[0, count], nice=False), axis=alt.Axis(tickCount=8, tickMinStep=1)
             ).title(f"{count:,} of {total:,} queries, sorted by difference"),
             x2="rank:Q",
-            y=alt.Y("difference:Q").title(f"{query_set.measure} on {query_set.name}, A − B"),
+            y="difference:Q",
         )
     )
     colour = alt.condition("datum.difference > 0", alt.value(COLOURS[0]), alt.value(COLOURS[1]))
@@ -126,7 +128,7 @@ def difference_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any
     )
     names = [report.rows[row].name for row in rows]
     choices = [_choice("A", "Row A", names, best), _choice("B", "Row B", names, 0 if best else len(rows) - 1)]
-    return _finished(alt.layer(bars, targets).add_params(*choices), queries, 300)
+    return _finished(alt.layer(bars, targets).add_params(*choices), queries, 300, f"A − B, {_measure_of(query_set)}")
 
 
 def score_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any] | None:
@@ -150,28 +152,28 @@ def score_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any] | N
         .encode(
             x=alt.X("low:Q").title("score").scale(zero=False, nice=False).axis(tickCount=8),
             x2="high:Q",
-            y=alt.Y("share:Q").title(f"share of the documents of {query_set.name}").axis(format="%", tickCount=4),
+            y=alt.Y("share:Q").axis(format="%", tickCount=4),
             y2=alt.datum(0),
             color=alt.Color("documents:N", sort=None, title=None),
             tooltip=["documents:N", "low:Q", "high:Q", "count:Q", alt.Tooltip("share:Q", format=".1%")],
         )
         .add_params(_choice("chosen", "Row", names, 0))
     )
-    return _finished(bars, values, 320)
+    return _finished(bars, values, 320, f"share of the documents, {query_set.name}")
 
 
 def translation_chart(translations: Sequence[Translation], title: str, colour: str, largest: float) -> dict[str, Any]:
     """Draw T(q|d) of the strongest document words d of one query word q; `largest` is that of all such charts."""
-    words = alt.Axis(grid=False, labelLimit=104, minExtent=110, maxExtent=110, labelColor="var(--ink)", titleX=-110)
+    words = alt.Axis(grid=False, labelLimit=104, minExtent=110, maxExtent=110, labelColor="var(--ink)")
     base = alt.Chart().encode(
         x=alt.X("probability:Q").axis(None).scale(domain=[0, largest * 1.3], nice=False),
-        y=alt.Y("word:N", sort=None, axis=words, title=title),
+        y=alt.Y("word:N", sort=None, axis=words),
         tooltip=["word:N", "probability:Q"],
     )
     number = alt.Text("probability:Q", format=".2~r")
     numbers = base.mark_text(align="left", dx=4, fill="var(--quiet)").encode(text=number)
     rows = [translation._asdict() for translation in translations]
-    return _finished(alt.layer(base.mark_bar(size=12, color=colour), numbers), rows, 18 * len(rows) + 24)
+    return _finished(alt.layer(base.mark_bar(size=12, color=colour), numbers), rows, 18 * len(rows) + 28, title)
 
 
 def _choice(name: str, title: str, labels: Sequence[str], value: int) -> alt.Parameter:
@@ -180,10 +182,14 @@ def _choice(name: str, title: str, labels: Sequence[str], value: int) -> alt.Par
     return alt.param(name, value=value, bind=alt.binding_select(options=options, labels=list(labels), name=title))
 
 
-def _finished(chart: Any, values: Sequence[dict[str, Any]], height: int) -> dict[str, Any]:
+def _measure_of(query_set: QuerySetValues) -> str:
+    return f"{query_set.measure} on {query_set.name}"
+
+
+def _finished(chart: Any, values: Sequence[dict[str, Any]], height: int, title: str) -> dict[str, Any]:
     """Return the specification, as wide as its place on the page, with its data under the name `rows`."""
     chart.data = alt.NamedData("rows")
-    spec: dict[str, Any] = chart.properties(width="container", height=height).to_dict()
+    spec: dict[str, Any] = chart.properties(width="container", height=height, title=title).to_dict()
     return {key: value for key, value in spec.items() if key != "config"} | {"datasets": {"rows": list(values)}}
 
 

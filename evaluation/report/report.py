@@ -8,6 +8,7 @@ character is left that could end the script element.
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import html
 import math
@@ -94,15 +95,12 @@ class Report(NamedTuple):
 
 def report_page(report: Report) -> str:
     """Return the whole page as HTML."""
-    import vl_convert  # here, as training does not draw
+    from evaluation.report.charts import CONFIG, difference_chart, score_chart, speed_chart  # altair: only to draw
 
-    from evaluation.report.charts import CONFIG, difference_chart, score_chart, speed_chart
-
-    script = "\n".join([vl_convert.javascript_bundle(None), page_part(__file__, "report_page.js")])
     names = [html.escape(query_set.name) for query_set in report.query_sets]
     count = len(report.table.outcomes)
     parts = {
-        "policy": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        "policy": base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode(),
         "title": html.escape(f"Results on {report.data}"),
         "summary": html.escape(report.summary),
         "query_sets": "".join(f"<option>{name}</option>" for name in names),
@@ -118,9 +116,17 @@ def report_page(report: Report) -> str:
         or "None were stored: evaluate the rankers again to see them.",
         "translations": _translations(report.translations) if report.translations else "None: there is no table.",
         "config": script_json(CONFIG),
-        "script": script,
+        "script": _script(),
     }
     return filled(page_part(__file__, "report_page.html"), parts)
+
+
+@functools.cache
+def _script() -> str:
+    """Return report_page.js with the Vega that it draws with."""
+    import vl_convert
+
+    return vl_convert.javascript_bundle(page_part(__file__, "report_page.js"))
 
 
 def _figure(label: str, chart: Mapping[str, Any], query_set: str = "") -> str:

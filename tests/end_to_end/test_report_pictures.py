@@ -21,10 +21,10 @@ def pictures(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.fixture
-def report(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     find_browser()
-    path = tmp_path / "results.html"
+    path = tmp_path_factory.mktemp("report") / "results.html"
     path.write_text(report_page(small_report()), encoding="utf-8")
     return path
 
@@ -34,16 +34,18 @@ def test_each_section_is_a_picture(report: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert [Path(line).name for line in done.stdout.splitlines()] == [
         "small_table.png", "small_speed.png", "small_curves.png", "small_queries.png", "small_scores.png",
+        "small_translations.png",
     ]  # fmt: skip
     assert all(Path(line).read_bytes().startswith(b"\x89PNG") for line in done.stdout.splitlines())
 
 
-def test_a_page_that_asks_for_something_from_elsewhere_gets_none(report: Path) -> None:
+def test_a_page_that_requests_something_from_elsewhere_gets_none(report: Path) -> None:
     text = report.read_text().replace("default-src 'none';", "").replace("img-src data:", "")
-    report.write_text(text.replace("<body>", "<body><img src='http://127.0.0.1:9/a.png'>"))
-    done = pictures(report, report.parent / "small")
-    assert done.returncode == 2 and "asks for something from elsewhere: http://127.0.0.1:9/a.png" in done.stderr
-    assert not list(report.parent.glob("*.png"))
+    other = report.with_name("other.html")
+    other.write_text(text.replace("<body>", "<body><img src='http://127.0.0.1:9/a.png'>"))
+    done = pictures(other, report.parent / "other")
+    assert done.returncode == 2 and "requests something from elsewhere: http://127.0.0.1:9/a.png" in done.stderr
+    assert not list(report.parent.glob("other*.png"))
 
 
 def test_a_mistyped_section_gets_one_line(report: Path) -> None:
