@@ -21,6 +21,7 @@ from lexical.errors import UserError
 from lexical.evidence import Evidence
 from lightning_modules import (
     BM25,
+    BertRanker,
     ExportedModel1,
     LeaderboardTraditional,
     Model1,
@@ -34,10 +35,14 @@ from lightning_modules.neural_model1.network import TranslationNetwork
 from lightning_modules.neural_ranker import NeuralRanker
 from tests import ROOT
 from tests.fixtures.small_folder import write_small_folder
+from tests.fixtures.tiny_bert import tiny_backbone
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SMALL: dict[str, Any] = {"embedding": 12, "projection": 8, "hidden": [8, 6], "margin": 8.0, "start": 0.003}
+SMALL_BERT: dict[str, Any] = {
+    "positions": 40, "query_pieces": 8, "train_queries": 16, "projection": 8, "hidden": [8, 6],
+}  # fmt: skip
 RANKERS: dict[str, Callable[[], Ranker]] = {
     "bm25_lemm": BM25,
     "bm25_lemm_word": lambda: BM25("word", fused=True),
@@ -48,6 +53,8 @@ RANKERS: dict[str, Callable[[], Ranker]] = {
     "nn_model1": lambda: NeuralModel1(**SMALL),
     "nn_model1_cosine": lambda: NeuralModel1Cosine(**SMALL, export_threshold=None),
     "nn_model1_exp": ExportedModel1,
+    "bert_vanilla_short": lambda: BertRanker("vanilla", 1, tiny_backbone(), **SMALL_BERT),
+    "bert_model1_full": lambda: BertRanker("model1", 3, tiny_backbone(), fused=True, **SMALL_BERT),
     "leaderboard_traditional": lambda: LeaderboardTraditional(["bm25_lemm", "model1_word"]),
 }
 
