@@ -60,14 +60,6 @@ class Ablations(NamedTuple):
     threshold: float
     lines: list[Ablation]  # grouped by row, the base first
 
-    def names_with_bases(self, names: Sequence[str]) -> set[str]:
-        """Return the names of these lines and of their bases."""
-        known = [line.name for line in self.lines]
-        if unknown := [name for name in names if name not in known]:
-            raise UserError(f"--only: there is no line {unknown[0]!r}; known are: {', '.join(known)}")
-        rows = {line.row for line in self.lines if line.name in names}
-        return {line.name for line in self.lines if line.name in names or (line.is_base and line.row in rows)}
-
 
 class Export(NamedTuple):
     """Size of an exported table."""
@@ -148,11 +140,9 @@ def _problem(line: Ablation, before: Sequence[Ablation]) -> str:
         return "is there twice"
     if not isinstance(line.changes, dict) or not all(isinstance(key, str) for key in line.changes):
         return "must have `changes` with settings and their values"
-    if line.measure_only not in (True, False):
-        return "must have true or false for `measure_only`"
     if line.is_base == any(other.row == line.row for other in before):
         return f"repeats the base {line.row}" if line.is_base else f"precedes its base, {{row: {line.row}}} unchanged"
-    if line.measure_only and (line.is_base or line.model != line.row):
+    if line.measure_only and line.model != line.row:
         return "cannot be `measure_only`: that is for changed settings of the trained base"
     return ""
 

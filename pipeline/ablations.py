@@ -21,26 +21,18 @@ import yaml
 from rich.console import Console
 from rich.markdown import Markdown
 
-from evaluation.ablation_table import (
-    Ablation,
-    Ablations,
-    Export,
-    MeasuredLine,
-    compare_with_bases,
-    markdown,
-    read_ablations,
-)
+from evaluation.ablation_table import Ablation, Export, MeasuredLine, compare_with_bases, markdown, read_ablations
 from evaluation.measurements import Measurement, over_seeds, per_query_path, read_measurements
 from lexical.errors import UserError, run_script
 from lexical.model1.table_files import TABLE, read_meta
 from lexical.small_files import read_json, write_json, write_text
 from lexical.terminal import say
 from pipeline.all_rows import plan_rows
-from pipeline.configs import CONFIGS, take_option
+from pipeline.configs import CONFIGS, names, take_option
 from pipeline.dependencies import digest
 from pipeline.plan import Options, PlannedRanker, build_ranker, plan_ranker, plan_steps, print_plan, read_options
 from pipeline.run_folder import RunFolder
-from pipeline.scheduler import DONE, run_steps
+from pipeline.scheduler import DONE, Step, run_steps
 
 ABLATIONS = CONFIGS / "ablations.yaml"
 
@@ -48,7 +40,7 @@ ABLATIONS = CONFIGS / "ablations.yaml"
 class PlannedLine(NamedTuple):
     line: Ablation
     ranker: PlannedRanker
-    base: PlannedRanker  # the ranker itself for a base
+    base: PlannedRanker  # the same ranker for a line that is a base
 
 
 def run_ablations(argv: Sequence[str], path: Path = ABLATIONS) -> list[MeasuredLine]:
@@ -58,39 +50,51 @@ def run_ablations(argv: Sequence[str], path: Path = ABLATIONS) -> list[MeasuredL
         return []
     only, rest = take_option(argv, "only")
     ablations = read_ablations(path)
-    chosen = ablations.names_with_bases(only.split(",") if only else [line.name for line in ablations.lines])
+    chosen = [line.name for line in ablations.lines] if only is None else only.split(",")
+    if unknown := set(chosen) - {line.name for line in ablations.lines}:
+        known = ", ".join(line.name for line in ablations.lines)
+        raise UserError(f"--only: there is no line {min(unknown)!r}; known are: {known}")
     options = read_options(rest)
-    planned = plan_lines(ablations, options)
-    rankers = with_dependencies([entry.ranker for entry in planned if entry.line.name in chosen], options)
-    steps = plan_steps(rankers, options)
+    planned = plan_lines(ablations.lines, options)
+    to_run = [entry for entry in planned if entry.line.name in chosen]
+    steps = steps_of(to_run, options)
     print_plan(f"ablations on {options.folder.name}", steps, options.at_once)
     logs = options.folder.parent / "ablations" / "logs"
     failed = run_steps([step for group in steps.values() for step in group], options.at_once, logs)
-    steps = plan_steps(with_dependencies([entry.ranker for entry in planned], options), options)
+    steps = steps_of(planned, options)
     done = {title for title, group in steps.items() if all(step.state == DONE for step in group)}
     complete = [entry for entry in planned if {entry.ranker.title, entry.base.title} <= done]
     lines = compare_with_bases(list(map(measured_line, complete)), ablations.threshold)
     if lines:
-        write_table(lines, options.folder, ablations.threshold)
-    if failed or not chosen & {entry.line.name for entry in planned} <= done:
+        text = markdown(lines, f"{options.folder.name}: ablations", ablations.threshold)
+        write_json(options.folder / "ablations.json", [line.entry() for line in lines])
+        write_text(options.folder / "ablations.md", text)
+        Console(width=None if Console().is_terminal else 220).print(Markdown(text))
+        print(f"written: {options.folder}/ablations.{{json,md}}")
+    if failed or not {entry.ranker.title for entry in to_run} <= done:
         raise UserError("some lines are missing; the same command tries them again")
     return lines
 
 
-def plan_lines(ablations: Ablations, options: Options) -> list[PlannedLine]:
+def steps_of(entries: Sequence[PlannedLine], options: Options) -> dict[str, list[Step]]:
+    """Return the steps of the bases, of the rows that those are made from, and of the lines."""
+    rows = plan_rows(list(dict.fromkeys(entry.line.row for entry in entries)), options)
+    return plan_steps([*rows, *(entry.ranker for entry in entries if not entry.line.is_base)], options)
+
+
+def plan_lines(lines: Sequence[Ablation], options: Options) -> list[PlannedLine]:
     """Return the lines with their settings on this data. A line that equals its base there is left out."""
-    planned: list[PlannedLine] = []
-    bases: dict[str, PlannedRanker] = {}
-    for line in ablations.lines:
-        own_folder = options.folder.parent / "ablations" / line.name / options.folder.name
+    planned = []
+    for line in lines:
+        if not line.is_base and line.name in names("model"):
+            raise UserError(f"the line {line.name!r} of {ABLATIONS.name} needs another name than a ranker")
+        folder = options.folder.parent / "ablations" / line.name / options.folder.name
         try:
-            ranker = plan_ranker(
-                line.name, line.model, options, options.folder if line.is_base else own_folder, line.changes
-            )
+            base = plan_ranker(line.row, line.row, options, options.folder)
+            ranker = base if line.is_base else plan_ranker(line.name, line.model, options, folder, line.changes)
             changed = _all_settings(line.model, options, line.changes) != _all_settings(line.row, options, {})
         except UserError as error:
             raise UserError(f"the line {line.name!r} of {ABLATIONS.name}: {error}") from error
-        base = bases.setdefault(line.row, ranker)
         if line.changes and line.model == line.row and not changed:
             say(f"{line.name}: {line.setting} is what {line.row} has on this data anyway; left out")
             continue
@@ -110,13 +114,6 @@ def _all_settings(model: str, options: Options, changes: Mapping[str, Any]) -> d
     for dependency in ranker.dependencies:
         inherited |= build_ranker(dependency, options, {})[0].hparams
     return {key: inherited.get(f"export_{key}") if value is None else value for key, value in ranker.hparams.items()}
-
-
-def with_dependencies(rankers: Sequence[PlannedRanker], options: Options) -> list[PlannedRanker]:
-    """Return the rankers after the rows that bases are made from, where those are not bases themselves."""
-    bases = {ranker.model for ranker in rankers if ranker.folder == options.folder}
-    needed = dict.fromkeys(name for ranker in rankers for name in ranker.dependencies if name not in bases)
-    return [*plan_rows(list(needed), options), *rankers]
 
 
 def borrow_dependencies(ranker: PlannedRanker, folder: Path) -> None:
@@ -171,15 +168,6 @@ def _export(run: RunFolder) -> Export | None:
         return None
     share = read_meta(run.table)["export"]["share_of_pairs"]
     return Export(int(entries), (run.table / TABLE).stat().st_size, float(share))
-
-
-def write_table(lines: Sequence[MeasuredLine], folder: Path, threshold: float) -> None:
-    """Write ablations.{json,md}, and print the table."""
-    text = markdown(lines, f"{folder.name}: ablations", threshold)
-    write_json(folder / "ablations.json", [line.entry() for line in lines])
-    write_text(folder / "ablations.md", text)
-    Console(width=None if Console().is_terminal else 220).print(Markdown(text))
-    print(f"written: {folder}/ablations.{{json,md}}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ What is trained and measured already is kept.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -125,40 +125,43 @@ def build_ranker(model: str, options: Options, changes: Mapping[str, Any]) -> tu
 
 
 def plan_steps(rankers: Sequence[PlannedRanker], options: Options) -> dict[str, list[Step]]:
-    """Return the steps of each ranker by its title: the training of each seed, then the measurement."""
+    """Return the steps of each ranker by its title: the training of each seed, then the measurement.
+
+    Rows come after those that they depend on.
+    """
     durations = yaml.safe_load(DURATIONS.read_text(encoding="utf-8")).get(Path(options.data).stem, {})
-    trained_by = {ranker.model: ranker.title for ranker in rankers if ranker.folder == options.folder}
     steps: dict[str, list[Step]] = {}
     for ranker in rankers:
-        titles = [trained_by[name] for name in ranker.dependencies if name in trained_by]
-        before = [step for title in titles for step in steps[title][:-1]]
+        before = [step for name in ranker.dependencies for step in steps.get(name, [])[:-1]]
         outdated = any(step.state != DONE for step in before)
         states = {run: TO_DO if outdated else ranker.state(run) for run in ranker.runs}
+        earlier = durations.get(ranker.model, {})
         # of an earlier run, of another ranker of this kind, or as measured for this project
         seconds = durations[ranker.model] = {
-            kind: _first_seconds(paths) or durations.get(ranker.model, {}).get(kind)
-            for kind, paths in (
-                ("train", [run.development for run in states]),
-                ("evaluate", [run.evaluation for run in states]),
-            )
+            "train": _first_seconds(run.development for run in states) or earlier.get("train"),
+            "evaluate": _first_seconds(run.evaluation for run in states) or earlier.get("evaluate"),
         }
         waits_for = tuple(step.title for step in before)
+        common = [*options.shared, "--output_dir", str(ranker.folder.parent)]
+        changes = [f"--model.{key}={_as_argument(value)}" for key, value in ranker.changes.items()]
+        train = ["train.py", "--model", ranker.model, *common, "--skip_trained", "true", *changes, "--seed"]
         trainings = [
-            Step(f"{ranker.title}, seed {run.seed}", _training(ranker, run.seed, options), state,
-                 seconds["train"], waits_for, ranker.prepare)
+            Step(f"{ranker.title}, seed {run.seed}", [*train, str(run.seed)], state, seconds["train"], waits_for,
+                 ranker.prepare)
             for run, state in states.items() if not ranker.measure_only
         ]  # fmt: skip
         to_measure = sum(state != DONE or not run.evaluation.is_file() for run, state in states.items())
         measurement = Step(
-            f"measure {ranker.title}", _measurement(ranker, options), TO_DO if to_measure else DONE,
-            seconds["evaluate"] and seconds["evaluate"] * to_measure,
+            f"measure {ranker.title}",
+            ["evaluate.py", "--models", ranker.model, *common, "--skip_measured", "true", "--table", "false"],
+            TO_DO if to_measure else DONE, seconds["evaluate"] and seconds["evaluate"] * to_measure,
             tuple(step.title for step in trainings) or waits_for, ranker.prepare,
         )  # fmt: skip
         steps[ranker.title] = [*trainings, measurement]
     return steps
 
 
-def _first_seconds(paths: Sequence[Path]) -> float | None:
+def _first_seconds(paths: Iterable[Path]) -> float | None:
     """Return what the first readable development.json or evaluation.json says that it took."""
     for path in paths:
         with suppress(UserError, KeyError, TypeError, ValueError):  # missing, older or damaged
@@ -166,19 +169,8 @@ def _first_seconds(paths: Sequence[Path]) -> float | None:
     return None
 
 
-def _training(ranker: PlannedRanker, seed: int, options: Options) -> list[str]:
-    changes = {key: value if isinstance(value, str) else json.dumps(value) for key, value in ranker.changes.items()}
-    return [
-        "train.py", "--model", ranker.model, *options.shared, "--output_dir", str(ranker.folder.parent),
-        "--seed", str(seed), "--skip_trained", "true", *(f"--model.{key}={value}" for key, value in changes.items()),
-    ]  # fmt: skip
-
-
-def _measurement(ranker: PlannedRanker, options: Options) -> list[str]:
-    return [
-        "evaluate.py", "--models", ranker.model, *options.shared, "--output_dir", str(ranker.folder.parent),
-        "--skip_measured", "true", "--table", "false",
-    ]  # fmt: skip
+def _as_argument(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def print_plan(title: str, steps: Mapping[str, Sequence[Step]], at_once: int) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from evaluation.ablation_table import (
     Ablation,
-    Ablations,
     Export,
     MeasuredLine,
     compare_with_bases,
@@ -97,10 +96,3 @@ def test_markdown_has_a_table_for_each_base_and_escapes() -> None:
     assert "| o\\|ther | T(q\\|d) | base | 0.5000 |  |" in text and "p below 0.05" in text
     headers = [line for line in text.splitlines() if line.startswith("| line")]
     assert [line.count("|") for line in headers] == [14, 11]  # the size of a table only where there is one
-
-
-def test_chosen_lines_come_with_their_bases() -> None:
-    lines = [Ablation("a", "a", "c"), Ablation("x", "a", "c", changes={"k": 1}), Ablation("b", "b", "c")]
-    assert Ablations(0.05, lines).names_with_bases(["x"]) == {"a", "x"}
-    with pytest.raises(UserError, match="--only: there is no line 'y'; known are: a, x, b"):
-        Ablations(0.05, lines).names_with_bases(["y"])

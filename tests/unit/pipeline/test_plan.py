@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from evaluation.ablation_table import Ablation, Ablations, read_ablations
+from evaluation.ablation_table import Ablation, read_ablations
 from lexical.errors import UserError
 from lexical.small_files import write_json, write_text
 from lightning_modules.registry import ROWS
-from pipeline.ablations import ABLATIONS, PlannedLine, borrow_dependencies, plan_lines, with_dependencies
+from pipeline.ablations import ABLATIONS, PlannedLine, borrow_dependencies, plan_lines, steps_of
 from pipeline.all_rows import plan_rows
 from pipeline.configs import names, rows_left_out
 from pipeline.dependencies import digest
@@ -72,7 +72,7 @@ def test_options_of_all_steps_are_passed_on(tmp_path: Path) -> None:
     training, *_, measurement = plan_steps(plan_rows(["nn_model1"], options), options)["nn_model1"]
     output = [*shared, "--output_dir", str(tmp_path)]
     assert training.command == [
-        "train.py", "--model", "nn_model1", *output, "--seed", "1", "--skip_trained", "true",
+        "train.py", "--model", "nn_model1", *output, "--skip_trained", "true", "--seed", "1",
     ]  # fmt: skip
     assert measurement.command == [
         "evaluate.py", "--models", "nn_model1", *output, "--skip_measured", "true", "--table", "false",
@@ -174,7 +174,7 @@ def test_the_time_left_mentions_steps_of_unknown_length() -> None:
 
 
 def lines_of(options: Options) -> dict[str, PlannedLine]:
-    return {planned.line.name: planned for planned in plan_lines(read_ablations(ABLATIONS), options)}
+    return {planned.line.name: planned for planned in plan_lines(read_ablations(ABLATIONS).lines, options)}
 
 
 def test_every_line_names_a_ranker_and_settings_that_it_has(tmp_path: Path) -> None:
@@ -196,21 +196,24 @@ def test_every_line_names_a_ranker_and_settings_that_it_has(tmp_path: Path) -> N
         ({"changes": {"iterations": 0}}, "--model.iterations 0: must be 1 or more"),
         ({"changes": {"iterations": "five"}}, "the line 'a' of ablations.yaml: model1_word: "),
         ({"ranker": "model2"}, "there is no 'model2'; choose one of"),
+        ({"name": "bm25_lemm", "changes": {"iterations": 1}}, "needs another name than a ranker"),
     ],
 )
 def test_a_mistyped_setting_of_a_line_is_reported(line: dict[str, Any], message: str, tmp_path: Path) -> None:
-    lines = [Ablation("base", "model1_word", "c"), Ablation("a", "model1_word", "c", **line)]
+    lines = [
+        Ablation("base", "model1_word", "c"),
+        Ablation(**{"name": "a", "row": "model1_word", "claim": "c", **line}),
+    ]
     with pytest.raises(UserError) as caught:
-        plan_lines(Ablations(0.05, lines), options_of(tmp_path))
+        plan_lines(lines, options_of(tmp_path))
     assert message in str(caught.value)
 
 
 def test_lines_wait_for_their_dependencies_only(tmp_path: Path) -> None:
     options = options_of(tmp_path, seeds=2)
     planned = lines_of(options)
-    chosen = ["nn_model1_exp", "threshold_1e-2", "model1_word", "word_iterations_1", "word_depth_100"]
-    rankers = with_dependencies([planned[name].ranker for name in chosen], options)
-    steps = [step for group in plan_steps(rankers, options).values() for step in group]
+    chosen = ["threshold_1e-2", "word_iterations_1", "word_depth_100"]
+    steps = [step for group in steps_of([planned[name] for name in chosen], options).values() for step in group]
     networks = ("nn_model1, seed 1", "nn_model1, seed 2")
     exports = ("nn_model1_exp, seed 1", "nn_model1_exp, seed 2")
     lines = ("threshold_1e-2, seed 1", "threshold_1e-2, seed 2")
