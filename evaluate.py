@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(argv: Sequence[str]) -> list[Result]:
-    """Measures the rankers that `argv` names; the whole list of results on this data."""
+    """Measure the rankers that `argv` names; return all results on this data."""
     from pipeline.configs import resolve, take_option
 
     if {"-h", "--help"} & set(argv):
@@ -32,12 +32,9 @@ def evaluate(argv: Sequence[str]) -> list[Result]:
     from pipeline.evaluating import evaluate_rankers
 
     options: list[tuple[str, dict[str, Any]]] = [
-        (
-            "--models",
-            {"type": str | None, "default": None, "help": "names, separated by commas; default: all that are trained"},
-        ),
-        ("--skip_measured", {"type": bool, "default": False, "help": "keep what is measured on this very data"}),
-        ("--table", {"type": bool, "default": True, "help": "bring the results together; false: measure only"}),
+        ("--models", {"type": str | None, "default": None, "help": "names, separated by commas; default: all trained"}),
+        ("--skip_measured", {"type": bool, "default": False, "help": "keep what was measured on this very data"}),
+        ("--table", {"type": bool, "default": True, "help": "write the table of all results; false: measure only"}),
         ("--leaderboard", {"type": bool, "default": False, "help": "also write runs as qid, docid, rank (tabs)"}),
     ]
     parsed, built = parse_data(resolved, "Measure trained rankers on the test queries.", options)

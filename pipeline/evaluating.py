@@ -64,13 +64,8 @@ def evaluate_rankers(parsed: Namespace, built: Namespace) -> list[Result]:
         for seed in trained[name]:
             run = RunFolder.of(parsed.output_dir, data.name, name, seed)
             try:
-                if (
-                    parsed.skip_measured
-                    and run.evaluation.is_file()
-                    and entry(run.evaluation, "data") == data.fingerprint()
-                ):
-                    continue
-                if results := _evaluate_ranker(run, name, data, parsed):
+                skipped = parsed.skip_measured and _is_measured(run, data)
+                if not skipped and (results := _evaluate_ranker(run, name, data, parsed)):
                     measured[run] = results
             except UserError as error:  # costs this ranker, not the table of the others
                 failed.append(str(error))
@@ -134,6 +129,11 @@ def write_results(rows: Sequence[MeasuredRow], data: RetrievalData, data_folder:
 # --- one ranker
 
 
+def _is_measured(run: RunFolder, data: RetrievalData) -> bool:
+    """Return whether the ranker was measured on this very data; a training removes what was measured before it."""
+    return run.evaluation.is_file() and entry(run.evaluation, "data") == data.fingerprint()
+
+
 def _evaluate_ranker(run: RunFolder, name: str, data: RetrievalData, parsed: Namespace) -> SeedResults | None:
     """Test one ranker; return None in a process that only helps to score."""
     started = time.perf_counter()
@@ -171,7 +171,7 @@ def _evaluate_ranker(run: RunFolder, name: str, data: RetrievalData, parsed: Nam
 
 
 def evaluation_trainer(
-    ranker: Ranker, settings: dict[str, Any], run: RunFolder, name: str, leaderboard: bool = False
+    ranker: Ranker, settings: dict[str, Any], run: RunFolder, name: str, leaderboard: bool
 ) -> L.Trainer:
     """Return a trainer that tests a slow ranker on all devices that are given, others in this process."""
     if settings["precision"] is None:  # that of the training, so that its figures are reproduced
