@@ -96,7 +96,7 @@ class Searcher:
         """Return the documents in the order of the row's scores, ties by document id."""
         ranks = np.arange(1, len(documents) + 1)
         if not len(documents):
-            return Hits(documents, ranks, *np.zeros((3, 0), np.float32))
+            return Hits(documents, ranks, *np.zeros((2, 0), np.float32), None)
         batch = self._batch(ranker, query, documents)
         scores = alone = ranker.score(batch)
         first_stage = None

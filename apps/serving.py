@@ -217,8 +217,11 @@ def run_server(service: SearchService, data: str, host: str, port: int) -> None:
     except OSError as error:
         raise UserError(f"--host {host} --port {port}: {error.strerror or error}; choose another") from error
     own, free_port = listening.getsockname()[:2]
-    say(f"search: http://{f'[{own}]' if ':' in own else own}:{free_port}/ (Ctrl-C ends it)")
-    if own not in ("127.0.0.1", "::1"):
-        say("this address can be reached from other machines; there is no password")
-    web.run_app(application(service, data, host), sock=listening, print=None, **SERVER)
+
+    def announce(_: str) -> None:
+        say(f"search: http://{f'[{own}]' if ':' in own else own}:{free_port}/ (Ctrl-C ends it)")
+        if own not in ("127.0.0.1", "::1"):
+            say("this address can be reached from other machines; there is no password")
+
+    web.run_app(application(service, data, host), sock=listening, print=announce, **SERVER)
     say("the search page has ended")

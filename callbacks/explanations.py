@@ -48,7 +48,7 @@ class Explanations(L.Callback):
         try:
             with undisturbed(pl_module):
                 watched = self.explain(pl_module, logger.experiment.name or type(pl_module).__name__)
-            self.log(trainer, logger.experiment, watched)
+            self.log_explanations(trainer, logger.experiment, watched)
         except Exception as error:  # whatever it is: explanations never stop a training
             self.works = False
             say(f"nothing is explained in W&B: {' '.join(str(error).split())[:200]}")
@@ -67,7 +67,7 @@ class Explanations(L.Callback):
             raise ValueError("no development query has a relevant candidate")
         return watched
 
-    def log(self, trainer: L.Trainer, run: Any, watched: Sequence[Sequence[Explanation]]) -> None:
+    def log_explanations(self, trainer: L.Trainer, run: Any, watched: Sequence[Sequence[Explanation]]) -> None:
         """Log page and table to a W&B run, with the step under the name that Lightning's logger gives it."""
         import wandb
 
