@@ -61,8 +61,13 @@ def speed_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any]:
         fill=alt.condition("datum.alone", alt.value("var(--ground)"), fill),
         tooltip=["name:N", "value:Q", "ms_per_1k:Q", "device:N"],
     )
-    spec = _finished(alt.layer(marks, base.mark_text().encode(text="name:N")), points, 480, _measure_of(query_set))
-    # Vega places names without overlap and hides those that find no room; Vega-Lite has no word for it.
+    spec = _finished(
+        alt.layer(marks, base.mark_text().encode(text="name:N")),
+        points,
+        480,
+        f"{query_set.measure} on {query_set.name}",
+    )
+    # Vega's label transform, which Vega-Lite does not offer: names do not overlap; those without room are hidden.
     anchors = ["right", "left", "top", "bottom", "top-right", "bottom-right", "top-left", "bottom-left"]
     label = {
         "type": "label", "size": [{"signal": "max(1, width)"}, {"signal": "height"}], "avoidMarks": ["layer_0_marks"],
@@ -73,7 +78,7 @@ def speed_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any]:
 
 
 def curve_chart(curves: Sequence[Curve], title: str) -> dict[str, Any]:
-    """Draw one metric over the steps, a line a seed; a value of None leaves a gap."""
+    """Draw one metric over the steps, one line for each seed; a value of None leaves a gap."""
     points = [
         {"seed": curve.seed, "step": step, "value": value}
         for curve in curves
@@ -94,9 +99,9 @@ def curve_chart(curves: Sequence[Curve], title: str) -> dict[str, Any]:
 
 
 def difference_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any]:
-    """Draw what row A gains and loses against row B, each query a bar, sorted; at first the best row against another.
+    """Draw what row A gains and loses against row B, a bar for each query, sorted; at first A is the best row.
 
-    A set that is too large for a page is an evenly spread sample of its queries.
+    A set that is too large for the page is replaced by an evenly spread sample of its queries.
     """
     rows, total = list(query_set.values), len(query_set.ids)
     count = min(total, MAX_VALUES // len(report.query_sets) // len(rows))
@@ -128,7 +133,9 @@ def difference_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any
     )
     names = [report.rows[row].name for row in rows]
     choices = [_choice("A", "Row A", names, best), _choice("B", "Row B", names, 0 if best else len(rows) - 1)]
-    return _finished(alt.layer(bars, targets).add_params(*choices), queries, 300, f"A − B, {_measure_of(query_set)}")
+    return _finished(
+        alt.layer(bars, targets).add_params(*choices), queries, 300, f"A − B, {query_set.measure} on {query_set.name}"
+    )
 
 
 def score_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any] | None:
@@ -180,10 +187,6 @@ def _choice(name: str, title: str, labels: Sequence[str], value: int) -> alt.Par
     """Return the parameter of a select element: the position of the chosen label."""
     options: list[Any] = list(range(len(labels)))
     return alt.param(name, value=value, bind=alt.binding_select(options=options, labels=list(labels), name=title))
-
-
-def _measure_of(query_set: QuerySetValues) -> str:
-    return f"{query_set.measure} on {query_set.name}"
 
 
 def _finished(chart: Any, values: Sequence[dict[str, Any]], height: int, title: str) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def test_a_part_cannot_hold_a_placeholder() -> None:
     assert filled("{{a}} {{b}}", {"a": "{{b}}", "b": "c"}) == "{{b}} c"
 
 
-def test_whoever_gathers_a_report_does_not_import_altair() -> None:
+def test_gathering_a_report_does_not_import_altair() -> None:
     code = "import sys, evaluation.report.report; sys.exit('altair' in sys.modules or 'vl_convert' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
