@@ -22,7 +22,6 @@ from pipeline.run_folder import RunFolder
 from pipeline.tracking import never_fatal, start_run
 
 SAVED = "ranker"  # folder of a run that `from_pretrained` loads
-HIDDEN = ("significance", "seed_values", "measurement")  # fields of a `Result` that have no column in W&B
 
 
 def track_training(run: Any, folder: RunFolder, data: RetrievalData, summary: dict[str, float]) -> None:
@@ -95,28 +94,34 @@ def _track(
 
 def log_results(run: Any, results: Sequence[Result], data: RetrievalData) -> None:
     """Log means and spreads as the summary; tables of the results, of the tests, and of every query with its text."""
+    import pandas as pd
     import wandb
 
     for result in results:
         name = f"{result.query_set}/{result.measure}{'_alone' if result.alone else ''}"
         run.summary.update({name: result.value, **({f"{name}_spread": result.spread} if result.seeds > 1 else {})})
     run.summary.update({"ms_per_1k": results[0].ms_per_1k})
-    columns = [field for field in Result._fields if field not in HIDDEN]
-    values = [[getattr(result, column) for column in columns] for result in results]
-    run.log({"results": wandb.Table(columns=list(columns), data=values)})
-    if tests := [(result, verdict) for result in results for verdict in result.significance]:
-        rows = [[result.query_set, result.measure, *verdict.values()] for result, verdict in tests]
-        run.log({"significance": wandb.Table(columns=["query_set", "measure", *tests[0][1]], data=rows)})
+    tables = {
+        "results": pd.DataFrame([result.entry() for result in results]).drop(columns=["significance", "seed_values"])
+    }
+    if tests := [
+        {"query_set": result.query_set, "measure": result.measure, **verdict}
+        for result in results
+        for verdict in result.significance
+    ]:
+        tables["significance"] = pd.DataFrame(tests)
     for name in dict.fromkeys(result.query_set for result in results):
-        of_set = [result for result in results if result.query_set == name]
-        measured = {f"{result.measure}{' alone' if result.alone else ''}": result.per_query for result in of_set}
+        values = {
+            f"{result.measure}{' alone' if result.alone else ''}": result.per_query
+            for result in results
+            if result.query_set == name and result.measurement is not None
+        }
         query_set = data.query_set(name)
-        texts = dict(zip(query_set.ids, query_set.texts, strict=True))
-        rows = [
-            [query, texts[query], *(per_query[query] for per_query in measured.values())]
-            for query in of_set[0].per_query
-        ]
-        run.log({f"per_query/{name}": wandb.Table(columns=["query", "text", *measured], data=rows)})
+        table = tables[f"per_query/{name}"] = pd.DataFrame(values)
+        table.insert(0, "query", table.index)
+        table.insert(1, "text", table["query"].map(dict(zip(query_set.ids, query_set.texts, strict=True))))
+    for name, table in tables.items():
+        run.log({name: wandb.Table(dataframe=table)})
 
 
 # --- artifacts
