@@ -111,7 +111,7 @@ def test_damage_is_noticed_said_and_mended(
     damage(folder)  # type: ignore[operator]
     cached_step(folder, build, "the step")
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == f"the step: the cached {folder} is damaged ({reason}); building it anew"
+    assert said[0] == f"the step: the cached {folder} is damaged ({reason}); rebuilding it"
     assert len(said) == 2 and build.calls == 2
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
@@ -155,8 +155,8 @@ def test_a_second_process_waits_and_the_work_is_done_once(tmp_path: Path) -> Non
     assert len(log.read_text().splitlines()) == 1
     assert everything_in(step) == {"half.txt", "whole.txt", MANIFEST}
     assert sorted(re.sub(r"\d+\.\d", "X", line) for line in said) == [
-        "slow step: another process is at it, waiting for it\n",
         "slow step: done in X s\n",
+        "slow step: waiting for another process that is building it\n",
     ]
 
 

@@ -1,4 +1,4 @@
-"""A whole preparation: the same bytes whatever the number of workers, after a kill, and with two processes at once."""
+"""A whole preparation: the same bytes for any number of workers, after a kill, and with two processes at once."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from datamodules.preparation import NEGATIVES, NEGATIVES_FROM, Preparation
+from datamodules.candidates.candidate_sets import retrieve
+from datamodules.preparation import NEGATIVES, NEGATIVES_FROM, Preparation, PreparationSettings
 from datamodules.text.analysis import AnalysisSettings
 from datamodules.text.fields import DOCUMENTS_PER_SHARD, SHARDS_IN_ONE_PROCESS
-from datamodules.text.prepared_fields import PreparationSettings
 from datamodules.text.query_sets import SplitSizes
-from datamodules.text.sources import folder_source
-from datamodules.text.text_folder import FileTexts
+from datamodules.text.sources import folder_texts
 from lexical.bm25 import BM25Parameters
 from lexical.errors import UserError
+from lexical.index.retrieval import RetrievalIndex
 from lexical.ranking.order import ranking_order
 from lexical.ranking.trec_run import read_run
 from tests import ROOT
@@ -34,7 +34,7 @@ from tests.fixtures.small_folder import write_lines, write_small_folder
 
 
 def prepare(folder: Path, cache: Path, sizes: SplitSizes | None = None, **settings: Any) -> Preparation:
-    texts = FileTexts(folder_source(folder), "collection.tsv", sizes or SplitSizes())
+    texts = folder_texts(folder, sizes or SplitSizes())
     return Preparation("data", texts, PreparationSettings(**{"workers": 1, **settings}), cache)
 
 
@@ -54,12 +54,12 @@ def bytes_in(cache: Path) -> dict[str, bytes]:
 
 
 def assert_same_bytes(first: Path, second: Path) -> None:
-    one, other = bytes_in(first), bytes_in(second)
-    assert sorted(one) == sorted(other)
-    assert [name for name in one if one[name] != other[name]] == []
+    contents, expected = bytes_in(first), bytes_in(second)
+    assert sorted(contents) == sorted(expected)
+    assert [name for name in contents if contents[name] != expected[name]] == []
 
 
-# ------------------------------------------------------------------------------------ the same bytes, come what may
+# ------------------------------------------------------------------------------------------------- the same bytes
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_the_number_of_workers_changes_no_byte(many: Path, undisturbed: Path, tm
         "data/fields-word/lemm/forward/counts.npy",
         "data/fields-bwps/bwps/vocab.txt",
         "data/tuning/tuned.json",
-        "data/candidates/development.run",
+        "data/candidates-bm25/development.run",
         "data/negatives/rows.npy",
     } <= names
 
@@ -207,9 +207,9 @@ def small_cache(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def test_two_processes_at_once_do_the_work_once(small_folder: Path, small_cache: Path, tmp_path: Path) -> None:
-    both = [start(small_folder, tmp_path, 1, "everything") for _ in range(2)]
-    said = [process.communicate(timeout=120)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
+    processes = [start(small_folder, tmp_path, 1, "everything") for _ in range(2)]
+    said = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
     done = steps_done("".join(said))
     assert len(done) == len(set(done)) == len(list(tmp_path.glob("data/*/[!.]*")))
     assert_same_bytes(tmp_path, small_cache)
@@ -228,7 +228,7 @@ def test_two_processes_at_once_do_the_work_once(small_folder: Path, small_cache:
         ("candidates-*/test.run", "data: candidates of train_fusion, development, test"),
     ],
 )
-def test_a_truncated_file_is_noticed_and_its_step_built_anew(
+def test_a_step_with_a_truncated_file_is_rebuilt(
     small_folder: Path, small_cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, label: str
 ) -> None:
     cache = tmp_path / "cache"
@@ -240,7 +240,7 @@ def test_a_truncated_file_is_noticed_and_its_step_built_anew(
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("data: ")]
     name = str(path.relative_to(path.parents[file.count("/") - 1]))
     assert re.fullmatch(
-        rf"{label}: the cached .* is damaged \({name} has .* bytes instead of .*\); building it anew", said[0]
+        rf"{label}: the cached .* is damaged \({name} has .* bytes instead of .*\); rebuilding it", said[0]
     )
     assert re.fullmatch(rf"{label}: done in \d+\.\d s", said[1]) and len(said) == 2
     assert_same_bytes(cache, small_cache)
@@ -258,15 +258,15 @@ def test_a_second_run_builds_nothing(small_folder: Path, small_cache: Path, caps
 @pytest.mark.parametrize(
     ("change", "new"),
     [
-        ({"analysis": AnalysisSettings(max_doc_tokens=5)}, "fields-word fields-bwps index candidates negatives"),
-        ({"k1": 0.9}, "index candidates negatives"),
-        ({"b": 0.4}, "index candidates negatives"),
-        ({"first_stage_field": "word"}, "index candidates negatives"),
-        ({"depth": 7}, "candidates"),
+        ({"analysis": AnalysisSettings(max_doc_tokens=5)}, "fields-word fields-bwps index candidates-bm25 negatives"),
+        ({"k1": 0.9}, "index candidates-bm25 negatives"),
+        ({"b": 0.4}, "index candidates-bm25 negatives"),
+        ({"first_stage_field": "word"}, "index candidates-bm25 negatives"),
+        ({"depth": 7}, "candidates-bm25"),
         ({"workers": 2}, ""),
     ],
 )
-def test_other_parameters_have_folders_of_their_own(
+def test_other_parameters_have_other_folders(
     small_folder: Path, small_cache: Path, tmp_path: Path, change: dict[str, Any], new: str
 ) -> None:
     cache = tmp_path / "cache"
@@ -280,7 +280,7 @@ def test_other_parameters_have_folders_of_their_own(
     assert added == set(new.split())
 
 
-def test_other_files_or_sizes_have_a_fingerprint_of_their_own(tmp_path: Path) -> None:
+def test_other_files_or_sizes_have_another_fingerprint(tmp_path: Path) -> None:
     folder = write_small_folder(tmp_path / "data", 30, 30, 10, 0)
     names = {prepare(folder, tmp_path).folder, prepare(folder, tmp_path, SplitSizes(development=4)).folder}
     write_lines(folder / "qrels.dev.tsv", [*(folder / "qrels.dev.tsv").read_text().splitlines(), "dev0 0 D1 1"])
@@ -317,7 +317,7 @@ def test_a_given_k1_is_kept_while_b_is_tuned(small_folder: Path, small_cache: Pa
     assert prepare(small_folder, tmp_path, k1=0.77, b=0.1).first_stage_parameters == BM25Parameters(0.77, 0.1)
 
 
-def test_candidates_and_their_run_say_the_same(small_folder: Path, small_cache: Path) -> None:
+def test_candidates_and_their_run_are_equal(small_folder: Path, small_cache: Path) -> None:
     prepared = prepare(small_folder, small_cache)
     found = prepared.candidates("test")
     assert isinstance(found.scores, np.memmap)
@@ -334,7 +334,7 @@ def test_candidates_and_their_run_say_the_same(small_folder: Path, small_cache: 
         )
 
 
-def test_ranked_tasks_know_the_relevant_documents(small_folder: Path, small_cache: Path) -> None:
+def test_ranked_tasks_mark_the_relevant_documents(small_folder: Path, small_cache: Path) -> None:
     prepared = prepare(small_folder, small_cache)
     judged = {tuple(line.split()[::2]) for line in (small_folder / "qrels.test.tsv").read_text().splitlines()}
     queries = prepared.query_sets["test"].ids
@@ -353,17 +353,18 @@ def test_negatives_may_come_from_fewer_candidates(small_folder: Path, small_cach
     assert ((near >= 0).sum(axis=1) <= 5).all() and not np.array_equal(near, far)
 
 
-def test_relevant_documents_are_found_or_not(small_folder: Path, small_cache: Path) -> None:
+def test_relevant_documents_may_be_limited_to_candidates(small_folder: Path, small_cache: Path) -> None:
     prepared = prepare(small_folder, small_cache)
     relevant = prepared.query_sets["train_modeling"].relevant
-    near, far = prepared.relevant_found(depth=2), prepared.relevant_found()
-    found = prepared._retrieved_by_all("train_modeling", 500)["bm25"]
-    best_first = ranking_order(found.candidates, found.scores, prepared.collection.id_order)
-    retrieved = found.candidates._replace(values=found.candidates.values[best_first])
+    near, far = prepared.retrieved_relevant(depth=2), prepared.retrieved_relevant()
+    index = RetrievalIndex.load(prepared.index_folder(prepared.first_stage_parameters))
+    tokens, id_order = prepared.query_tokens("train_modeling", "lemm"), prepared.collection.id_order
+    candidates, scores = retrieve(index, tokens, "train_modeling", 500, 1, id_order)
+    retrieved = candidates._replace(values=candidates.values[ranking_order(candidates, scores, id_order)])
     for i in range(relevant.rows):
-        wanted = set(relevant.row(i).tolist())
-        assert set(near.row(i).tolist()) == wanted & set(retrieved.row(i)[:2].tolist())
-        assert set(far.row(i).tolist()) == wanted & set(retrieved.row(i).tolist())
+        expected = set(relevant.row(i).tolist())
+        assert set(near.row(i).tolist()) == expected & set(retrieved.row(i)[:2].tolist())
+        assert set(far.row(i).tolist()) == expected & set(retrieved.row(i).tolist())
     assert 0 < len(near.values) < len(far.values)
 
 
@@ -408,14 +409,14 @@ def test_an_external_run_replaces_the_first_stage(small_folder: Path, small_cach
     assert prepared.tuning_task().candidates.values.tolist() == [5, 6, 7] * 60
 
 
-def test_another_run_at_the_same_place_is_noticed(small_folder: Path, small_cache: Path, external_run: Path) -> None:
+def test_a_changed_run_is_read_again(small_folder: Path, small_cache: Path, external_run: Path) -> None:
     prepare(small_folder, small_cache, candidates=external_run).candidates("test")
     external_run.write_text(external_run.read_text().replace(" D5 ", " D8 "))
     found = prepare(small_folder, small_cache, candidates=external_run).candidates("test")
     assert found.candidates.row(0).tolist() == [8, 6, 7]
 
 
-def test_a_set_that_is_not_in_the_run_is_one_clear_line(
+def test_a_query_set_that_is_missing_in_the_run_is_one_clear_line(
     small_folder: Path, small_cache: Path, external_run: Path
 ) -> None:
     lines = [line for line in external_run.read_text().splitlines() if not line.startswith("dev")]

@@ -1,4 +1,4 @@
-"""The data modules: what ``--data NAME`` builds, and the batches that rankers get."""
+"""The data modules: what ``--data NAME`` builds, and the batches for rankers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datamodules import ranked_sets
-from datamodules.retrieval_data import Folder, MSMarco
-from lexical.batches import Needs, PairOptions, RankingBatch
+from datamodules import Folder, MSMarco, retrieval_data
+from datamodules.text.query_sets import QuerySet
+from lexical.batches import DataNeeds, PairOptions, RankingBatch, ValidationSample
 from lexical.errors import UserError
 from lexical.index.ragged import Ragged, concatenated
 from tests.fixtures.official_files import pack, write_official
 from tests.fixtures.plain_reference import plain_bm25, plain_idf
-from tests.fixtures.small_folder import write_lines, write_small_folder
+from tests.fixtures.small_folder import serve, write_lines, write_small_folder
 
 
 @pytest.fixture(scope="module")
@@ -75,51 +75,77 @@ def test_ms_marco_from_the_official_files(tmp_path: Path, kind: Any, name: str) 
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 40, 256])
-def test_ranking_batches_hold_every_query_once_in_order(
-    data: Folder, monkeypatch: pytest.MonkeyPatch, batch_size: int
+def test_evaluation_batches_hold_every_query_once_in_order(
+    small_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int
 ) -> None:
-    monkeypatch.setattr(ranked_sets, "QUERIES_PER_RANKING_BATCH", batch_size)
-    batches = list(data.ranking_loader("test", "lemm", depth=10))
-    assert [batch.queries.rows for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
-    assert all(batch.queries.rows == batch.candidates.rows for batch in batches)
-    assert all(batch.queries.offsets[0] == batch.candidates.offsets[0] == 0 for batch in batches)
-    assert same(concatenated([batch.queries for batch in batches]), data.prepared.query_tokens("test", "lemm"))
-    expected = data.prepared.candidates("test").candidates.head(10)
-    assert same(concatenated([batch.candidates for batch in batches]), expected)
-    assert same(expected, data.ranked_task("test", 10).candidates)
-    assert expected.lengths().max() == 10
-
-
-def test_batches_carry_the_field_of_the_ranker(small_folder: Path, cache: Path) -> None:
+    monkeypatch.setattr(retrieval_data, "QUERIES_PER_RANKING_BATCH", batch_size)
     data = Folder(str(small_folder), cache_dir=str(cache), workers=1, k1=1.2, b=0.75)
-    data.serve(Needs(("bwps",), train="pool"))
+    batches = data.evaluation_batches("test", DataNeeds(("lemm",), train="candidates", depth=10))
+    rankings: list[Any] = [batch.ranking for batch in batches]
+    assert [ranking.queries.rows for ranking in rankings[:-1]] == [batch_size] * (len(batches) - 1)
+    assert all(ranking.queries.rows == ranking.candidates.rows for ranking in rankings)
+    assert all(ranking.queries.offsets[0] == ranking.candidates.offsets[0] == 0 for ranking in rankings)
+    assert same(concatenated([ranking.queries for ranking in rankings]), data.prepared.query_tokens("test", "lemm"))
+    expected = data.prepared.candidates("test").candidates.head(10)
+    assert same(concatenated([ranking.candidates for ranking in rankings]), expected)
+    assert same(expected, data.ranked_task("test", 10).candidates) and expected.lengths().max() == 10
+    assert [batch.last for batch in batches] == [False] * (len(batches) - 1) + [True]
+    first_stage = np.concatenate([batch.first_stage for batch in batches])
+    assert np.array_equal(first_stage, data.first_stage_scores("test", 10))
+
+
+def test_batches_have_the_field_of_the_ranker_and_the_candidates_of_the_first_stage(
+    small_folder: Path, cache: Path
+) -> None:
+    data = Folder(str(small_folder), cache_dir=str(cache), workers=1, k1=1.2, b=0.75)
+    serve(data, DataNeeds(("bwps",), train="candidates", depth=3))
     data.prepare_data()
-    (batch,) = data.ranking_loader("test", "bwps", depth=3)
-    assert batch.forward.vocabulary_size == 30_522
-    assert same(batch.queries, data.prepared.query_tokens("test", "bwps"))
-    assert same(batch.candidates, data.prepared.candidates("test").candidates.head(3))  # of the first stage: lemm
+    ((batch,), _) = data.test_dataloader()
+    assert batch.ranking.forward.vocabulary_size == 30_522
+    assert same(batch.ranking.queries, data.prepared.query_tokens("test", "bwps"))
+    assert same(batch.ranking.candidates, data.prepared.candidates("test").candidates.head(3))
 
 
-def test_tuning_gets_one_batch_of_all_development_queries(data: Folder) -> None:
-    data.serve(Needs(("lemm",), train="pool"))
+def test_tuning_has_a_batch_of_all_development_queries(data: Folder) -> None:
+    serve(data, DataNeeds(("lemm",), train="candidates"))
     (batch,) = data.train_dataloader()
     assert same(batch.queries, data.prepared.query_tokens("development", "lemm"))
     assert batch.task.candidates.rows == 60 and len(batch.task.relevant) == len(batch.task.candidates.values)
     assert batch.task.id_order.tolist() == data.prepared.collection.id_order.tolist()
 
 
-@pytest.mark.parametrize("found_only", [False, True])
-def test_pairs_may_come_from_candidates_only(data: Folder, found_only: bool) -> None:
-    options = PairOptions(1, 8, 1, lambda batch: batch, negatives_from=5, found_only=found_only)
-    data.serve(Needs(("lemm",), train="pairs", pairs=options))
+@pytest.mark.parametrize("retrieved_only", [False, True])
+def test_positives_of_pairs_may_be_candidates_only(data: Folder, retrieved_only: bool) -> None:
+    options = PairOptions(1, 8, 1, lambda batch: batch, negatives_from=5, retrieved_only=retrieved_only)
+    serve(data, DataNeeds(("lemm",), train="pairs", pairs=options))
     batches: list[RankingBatch] = list(data.train_dataloader())
     relevant = data.query_set("train_modeling").relevant
-    found = data.prepared.relevant_found(5)
-    asked = found if found_only else relevant
-    learned = np.concatenate([batch.candidates.values[::2] for batch in batches])
-    others = (data.prepared.negatives(5) >= 0).any(axis=1)
-    assert len(learned) == np.count_nonzero((asked.lengths() > 0) & others) < relevant.rows + (not found_only)
-    assert set(learned.tolist()) <= set(asked.values.tolist())
+    expected = data.prepared.retrieved_relevant(5) if retrieved_only else relevant
+    positives = np.concatenate([batch.candidates.values[::2] for batch in batches])
+    has_negatives = (data.prepared.negatives(5) >= 0).any(axis=1)
+    count = np.count_nonzero((expected.lengths() > 0) & has_negatives)
+    assert len(positives) == count < relevant.rows + (not retrieved_only)
+    assert set(positives.tolist()) <= set(expected.values.tolist())
+
+
+def test_validation_queries_are_divided_among_the_processes(data: Folder) -> None:
+    needs = DataNeeds(("lemm",), train="pairs", validation=ValidationSample(queries=25, depth=7))
+    shares = [data.validation_batch(needs, (rank, 3)).numbers.tolist() for rank in range(3)]
+    assert [len(share) for share in shares] == [9, 8, 8]
+    assert sorted(number for share in shares for number in share) == data.validation_batch(needs).numbers.tolist()
+
+
+def test_a_sample_has_the_first_candidates_of_some_queries(small_folder: Path, cache: Path) -> None:
+    data = Folder(str(small_folder), cache_dir=str(cache), workers=1, k1=1.2, b=0.75)
+    whole, sample = data.query_set("test"), data.query_set("test_cpu")
+    assert sample.ids == whole.ids and data.prepared.depth("test_cpu") == 20  # of 40 queries a sample of 200 has all
+    sample = QuerySet(whole.folder, "test", queries=7)
+    rows = [whole.ids.index(query) for query in sample.ids]
+    assert len(sample) == 7 and rows == sorted(rows) and sample.texts == [whole.texts[row] for row in rows]
+    assert [sample.relevant.row(i).tolist() for i in range(7)] == [whole.relevant.row(row).tolist() for row in rows]
+    assert [query for query, _, _ in sample.qrels()] == sample.ids
+    task, full = data.ranked_task("test_cpu", 1000), data.ranked_task("test", 20)
+    assert same(task.candidates, full.candidates) and np.array_equal(task.relevant, full.relevant)
 
 
 def test_first_stage_scores_are_bm25_over_the_sum_of_idf(data: Folder) -> None:
@@ -143,7 +169,7 @@ def fingerprint(folder: Path, cache: Path, **settings: Any) -> str:
     return Folder(str(folder), **settings).fingerprint()
 
 
-def test_the_fingerprint_names_what_is_ranked(small_folder: Path, cache: Path) -> None:
+def test_the_fingerprint_depends_on_everything_that_changes_the_candidates(small_folder: Path, cache: Path) -> None:
     base = fingerprint(small_folder, cache)
     assert fingerprint(small_folder, cache) == base
     others: list[dict[str, Any]] = [
@@ -153,10 +179,10 @@ def test_the_fingerprint_names_what_is_ranked(small_folder: Path, cache: Path) -
         {"max_doc_tokens": 5},
         {"development_queries": 30},
     ]
-    assert len({base, *(fingerprint(small_folder, cache, **one) for one in others)}) == 6
+    assert len({base, *(fingerprint(small_folder, cache, **settings) for settings in others)}) == 6
 
 
-def test_the_fingerprint_sees_another_run_at_the_same_place(small_folder: Path, cache: Path, tmp_path: Path) -> None:
+def test_the_fingerprint_changes_with_the_external_run(small_folder: Path, cache: Path, tmp_path: Path) -> None:
     queries = [f"{name}{i}" for name, count in (("train", 300), ("dev", 60), ("test", 40)) for i in range(count)]
     run = write_lines(tmp_path / "other.run", [f"{query} Q0 D1 1 2.0 x" for query in queries])
     before = fingerprint(small_folder, cache, candidates=str(run))
@@ -167,7 +193,7 @@ def test_the_fingerprint_sees_another_run_at_the_same_place(small_folder: Path, 
 # -------------------------------------------------------------------------------------------------------- mistakes
 
 
-def test_paths_that_are_not_there_are_one_clear_line(small_folder: Path, tmp_path: Path) -> None:
+def test_missing_paths_are_one_clear_line(small_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^give the folder of the data with --data\.path DIR$"):
         Folder()
     with pytest.raises(UserError, match=r"^--data\.path: there is no folder .*/nowhere$"):
@@ -188,11 +214,11 @@ def test_paths_that_are_not_there_are_one_clear_line(small_folder: Path, tmp_pat
         ("test_queries", -1),
     ],
 )
-def test_a_setting_that_cannot_be_meant_is_named(small_folder: Path, flag: str, value: Any) -> None:
+def test_an_impossible_setting_is_named(small_folder: Path, flag: str, value: Any) -> None:
     with pytest.raises(UserError, match=rf"--data\.{flag}"):
         Folder(str(small_folder), **{flag: value})
 
 
-def test_a_field_that_is_not_there_is_named(data: Folder) -> None:
+def test_an_unknown_field_is_named(data: Folder) -> None:
     with pytest.raises(UserError, match="there is no field 'stems': choose one of word, lemm, word_all, bwps"):
         data.prepared.field("stems")

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from datamodules.text import query_sets
 from datamodules.text.collection import Collection, write_collection
-from datamodules.text.line_report import LineReport
-from datamodules.text.lines import Document, Judgement, Query
+from datamodules.text.lines import Document, Judgement, LineReport, Query
 from datamodules.text.query_sets import (
     DEVELOPMENT,
     TEST,
@@ -115,7 +115,7 @@ def test_the_first_of_two_judgements_of_a_pair_counts(collection: Collection) ->
 def test_qrels_of_another_collection_are_refused(
     collection: Collection, qrels: list[tuple[str, str, int]], kind: str
 ) -> None:
-    with pytest.raises(UserError, match=rf"^qrels\.dev\.tsv is refused, .*{kind} \(first: line 2\)$"):
+    with pytest.raises(UserError, match=rf"^qrels\.dev\.tsv is refused: .*{kind} \(first: line 2\)$"):
         join_judgements(raw_set({"q": "text"}, qrels), collection, [])
 
 
@@ -129,8 +129,12 @@ def test_an_empty_query_file_or_qrels_file_is_refused(collection: Collection) ->
 # -------------------------------------------------------------------------------------------------- splits
 
 
-@pytest.mark.parametrize(("train", "fusion"), [(1000, 100), (14, 1), (16, 2), (250_000, 20_000)])
-def test_fusion_gets_a_tenth_of_the_training_queries_and_20_000_at_most(train: int, fusion: int) -> None:
+@pytest.mark.parametrize(("train", "fusion"), [(1000, 100), (14, 1), (16, 2), (5000, 300)])
+def test_fusion_has_a_tenth_of_the_training_queries_up_to_a_maximum(
+    train: int, fusion: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert query_sets.MAX_FUSION == 20_000
+    monkeypatch.setattr(query_sets, "MAX_FUSION", 300)
     sets = split({"train": numbered("t", train), "dev": numbered("d", 2)}, SplitSizes(), [])
     assert (len(sets[TRAIN_FUSION]), len(sets[TRAIN_MODELING])) == (fusion, train - fusion)
 

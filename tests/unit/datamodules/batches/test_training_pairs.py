@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from datamodules.batches.epoch_loader import AHEAD, EpochLoader
+from datamodules.batches.epoch_loader import BATCHES_AHEAD, EpochLoader
 from datamodules.batches.training_pairs import TrainingPairs
 from lexical.batches import PairOptions
 from lexical.errors import UserError
@@ -33,10 +33,10 @@ def forward() -> ForwardIndex:
 
 
 def pairs_of(
-    forward: ForwardIndex, at_once: int = 3, parts: int = 1, share: tuple[int, int] = (0, 1), seed: int = 1
+    forward: ForwardIndex, at_once: int = 3, parts: int = 1, process: tuple[int, int] = (0, 1), seed: int = 1
 ) -> TrainingPairs:
     options = PairOptions(seed, at_once, parts, collate=lambda batch: batch)
-    return TrainingPairs(forward, TOKENS, RELEVANT, NEGATIVES, options, share)
+    return TrainingPairs(forward, TOKENS, RELEVANT, NEGATIVES, options, process)
 
 
 def batch_of(pairs: TrainingPairs, epoch: int, number: int) -> list[Pair]:
@@ -84,7 +84,7 @@ def test_a_step_has_the_pairs_that_one_process_would_have(
 
 def test_the_last_batch_may_be_small_and_empty_for_a_process(forward: ForwardIndex) -> None:
     """20 queries, 18 of them a step: two are left for the first of three processes, none for the others."""
-    shares = [pairs_of(forward, at_once=6, share=(rank, 3)) for rank in range(3)]
+    shares = [pairs_of(forward, at_once=6, process=(rank, 3)) for rank in range(3)]
     assert [len(one) for one in shares] == [2, 2, 2]
     assert [len(batch_of(one, 0, 1)) for one in shares] == [2, 0, 0]
     _, queries, candidates, _ = shares[2].batch(0, 1)
@@ -106,7 +106,7 @@ def test_a_query_without_tokens_stays_in_its_batch(forward: ForwardIndex) -> Non
 
 
 def test_draws_depend_on_seed_epoch_and_query_alone(forward: ForwardIndex) -> None:
-    one, other = pairs_of(forward), pairs_of(forward, at_once=7, parts=2, share=(1, 2))
+    one, other = pairs_of(forward), pairs_of(forward, at_once=7, parts=2, process=(1, 2))
     backwards = {query: other.draw(2, query) for query in reversed(USABLE)}
     assert {query: one.draw(2, query) for query in USABLE} == backwards
     assert epoch_of(one, 2) == epoch_of(pairs_of(forward), 2)
@@ -148,7 +148,7 @@ def test_queries_without_relevant_or_other_documents_are_left_out_and_counted(
 def test_queries_whose_relevant_documents_are_not_found_are_counted_too(
     forward: ForwardIndex, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = PairOptions(1, 3, 1, lambda batch: batch, found_only=True)
+    options = PairOptions(1, 3, 1, lambda batch: batch, retrieved_only=True)
     TrainingPairs(forward, TOKENS, RELEVANT, NEGATIVES, options)
     assert capsys.readouterr().err.startswith("3 training queries have no relevant candidate or no other candidate")
 
@@ -179,7 +179,7 @@ def name(epoch: int, number: int) -> str:
     return f"{epoch}:{number}"
 
 
-@pytest.mark.parametrize("length", [0, 1, AHEAD, AHEAD + 1, 3 * AHEAD])
+@pytest.mark.parametrize("length", [0, 1, BATCHES_AHEAD, BATCHES_AHEAD + 1, 3 * BATCHES_AHEAD])
 def test_batches_come_in_their_order(length: int) -> None:
     loader = EpochLoader(name, length, lambda: (2, 0))
     assert len(loader) == length
@@ -234,14 +234,14 @@ def test_batches_are_made_ahead_but_not_far_and_not_here() -> None:
 
     def make(epoch: int, number: int) -> int:
         made.append((number, threading.current_thread().name))
-        if number == AHEAD:
+        if number == BATCHES_AHEAD:
             ready.set()
         return number
 
     batches = iter(EpochLoader(make, 50, lambda: (0, 0)))
     assert next(batches) == 0
     assert ready.wait(10)  # the next ones are made while nobody asks
-    assert [number for number, _ in made] == list(range(AHEAD + 1))
+    assert [number for number, _ in made] == list(range(BATCHES_AHEAD + 1))
     assert all(thread.startswith("batches") for _, thread in made)
 
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamodules.candidates.dense import DenseEncoder, DenseIndex, DenseSettings, recall
-from datamodules.retrieval_data import Folder
-from lexical.encoders import packaged_encoder
+from datamodules import Folder
+from datamodules.candidates.candidate_sets import recall
+from datamodules.candidates.dense import DenseEncoder, DenseIndex
+from lexical.encoders import PACKAGED, packaged_encoder
 from lexical.errors import UserError
 from lexical.index.ragged import Ragged, ragged
 from lexical.ranking.fusion import reciprocal_rank_fusion
@@ -29,7 +30,7 @@ def data(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Folder
 
 @pytest.fixture(scope="module")
 def encoder(data: Folder) -> DenseEncoder:
-    return DenseEncoder(DenseSettings(), data.prepared.field("bwps").vocabulary())
+    return DenseEncoder(PACKAGED, 128, data.prepared.field("bwps").vocabulary())
 
 
 def some_texts(data: Folder) -> tuple[Ragged, ...]:
@@ -57,7 +58,7 @@ def test_the_index_finds_what_a_product_of_all_vectors_finds(
     documents, queries = some_texts(data)
     DenseIndex.build(encoder, documents, tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["index.faiss"]
-    found = DenseIndex.load(tmp_path).top(encoder, queries, 10)
+    found = DenseIndex.load(tmp_path).retrieve(encoder, queries, "test", 10)
     every = encoder.encode(queries, 0, queries.rows) @ encoder.encode(documents, 0, documents.rows).T
     expected = np.sort(every, axis=1)[:, ::-1][:, :10]
     np.testing.assert_allclose(found.scores.reshape(-1, 10), expected, atol=1e-5)
@@ -67,8 +68,8 @@ def test_the_index_finds_what_a_product_of_all_vectors_finds(
 
 def test_a_large_collection_gets_an_inverted_file(data: Folder, encoder: DenseEncoder, tmp_path: Path) -> None:
     documents, queries = some_texts(data)
-    DenseIndex.build(encoder, documents, tmp_path, exact=100)
-    found = DenseIndex.load(tmp_path).top(encoder, queries, 10)  # all of the 43 lists are searched
+    DenseIndex.build(encoder, documents, tmp_path, max_exact=100)
+    found = DenseIndex.load(tmp_path).retrieve(encoder, queries, "test", 10)  # all of the 43 lists are searched
     every = encoder.encode(queries, 0, queries.rows) @ encoder.encode(documents, 0, documents.rows).T
     best = np.argsort(-every, axis=1)[:, :10]
     shared = [len(set(found.candidates.row(i)) & set(best[i])) for i in range(queries.rows)]
@@ -77,7 +78,7 @@ def test_a_large_collection_gets_an_inverted_file(data: Folder, encoder: DenseEn
 
 def test_an_empty_query_has_no_dense_candidates(data: Folder, encoder: DenseEncoder, tmp_path: Path) -> None:
     DenseIndex.build(encoder, ragged([[1037], [2204, 2338], []], np.int32), tmp_path)
-    found = DenseIndex.load(tmp_path).top(encoder, ragged([[], [2338]], np.int32), 10)
+    found = DenseIndex.load(tmp_path).retrieve(encoder, ragged([[], [2338]], np.int32), "test", 10)
     assert found.candidates.lengths().tolist() == [0, 3]
 
 
@@ -121,6 +122,6 @@ def test_rank_fusion_is_the_plain_sum(draw: st.DataObject) -> None:
 def test_an_encoder_of_other_word_pieces_is_refused(data: Folder, tmp_path: Path) -> None:
     write_tiny_bert(tmp_path, pieces=50)
     with pytest.raises(UserError, match="has 50 word pieces and the data 30,522"):
-        DenseEncoder(DenseSettings(str(tmp_path)), data.prepared.field("bwps").vocabulary())
+        DenseEncoder(str(tmp_path), 128, data.prepared.field("bwps").vocabulary())
     with pytest.raises(UserError, match="could not be fetched"):
-        DenseEncoder(DenseSettings(str(tmp_path / "nowhere")), data.prepared.field("bwps").vocabulary())
+        DenseEncoder(str(tmp_path / "nowhere"), 128, data.prepared.field("bwps").vocabulary())

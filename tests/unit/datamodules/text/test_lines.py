@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamodules.text.line_report import LineReport
 from datamodules.text.lines import (
     Document,
     Judgement,
+    LineReport,
     Query,
     find_file,
     read_documents,
@@ -160,6 +160,7 @@ def test_broken_qrels_are_counted(read: Any) -> None:
 
 
 @READERS
+@settings(deadline=None, max_examples=50)
 @given(
     content=st.lists(st.sampled_from([b"q", b" ", b"\t", b"\n", b"\r", b"0", b"1", b"\xff", b"\xc3\xa9"])).map(b"".join)
 )
@@ -174,6 +175,7 @@ def test_every_line_is_read_or_counted(reader: Reader, content: bytes, tmp_path_
     assert all(1 <= first <= report.lines for first in report.first.values())
 
 
+@settings(deadline=None, max_examples=50)
 @given(
     rows=st.lists(
         st.tuples(
@@ -211,7 +213,7 @@ def test_a_damaged_gz_is_one_clear_line(tmp_path: Path, reader: Reader, damage: 
     path = tmp_path / "file.tsv.gz"
     path.write_bytes(damage(b"".join(b"q%d 0 D%d 1\n" % (i, i * i) for i in range(2000))))
     with pytest.raises(
-        UserError, match=r"file\.tsv\.gz is truncated or no gzip file \(after line [\d,]+\): fetch"
+        UserError, match=r"file\.tsv\.gz is truncated or not a gzip file \(after line [\d,]+\): download"
     ) as error:
         list(reader(path, LineReport("file")))
     assert "\n" not in str(error.value)
@@ -233,7 +235,7 @@ def test_a_file_is_refused_when_more_than_half_of_its_lines_are_broken(read: Any
     with pytest.raises(UserError) as error:
         most.refuse_if_mostly_broken()
     assert str(error.value) == (
-        "qrels.tsv is refused, most of its lines are broken. qrels.tsv: left out 2 of 3 lines: "
+        "qrels.tsv is refused: most of its lines are broken. qrels.tsv: left out 2 of 3 lines: "
         "1 with the wrong number of columns (first: line 2), 1 whose grade is not a whole number (first: line 3)"
     )
 
@@ -244,30 +246,25 @@ def test_a_file_is_refused_when_more_than_half_of_its_lines_are_broken(read: Any
 def test_report_sums_kinds_keeps_the_lowest_line_and_separates_thousands() -> None:
     report = LineReport("huge.tsv", lines=8_841_823)
     report.add("with an empty text", 12_345)
-    report.add("with an empty text", 2_000, count=1_499)
+    for line in range(2_000, 3_499):
+        report.add("with an empty text", line)
     report.add("with a duplicate id", 7)
     assert report.summary() == (
         "huge.tsv: left out 1,501 of 8,841,823 lines: 1,500 with an empty text (first: line 2,000), "
         "1 with a duplicate id (first: line 7)"
     )
-    assert report.as_dict() == {
-        "file": "huge.tsv",
-        "lines": 8_841_823,
-        "broken": {"with an empty text": 1_500, "with a duplicate id": 1},
-        "first": {"with an empty text": 2_000, "with a duplicate id": 7},
-    }
 
 
 # --------------------------------------------------------------------------------------------- finding files
 
 
-def test_files_are_found_plain_before_gz_and_in_the_order_of_the_names(tmp_path: Path) -> None:
+def test_a_plain_file_is_preferred_to_a_gz_file(tmp_path: Path) -> None:
     for name in ("a.tsv.gz", "b.tsv", "b.tsv.gz"):
         (tmp_path / name).write_bytes(b"")
     (tmp_path / "c.tsv").mkdir()
     assert find_file(tmp_path, "b.tsv") == tmp_path / "b.tsv"
-    assert find_file(tmp_path, "a.tsv", "b.tsv") == tmp_path / "a.tsv.gz"
-    assert find_file(tmp_path, "c.tsv", "d.tsv") is None
+    assert find_file(tmp_path, "a.tsv") == tmp_path / "a.tsv.gz"
+    assert find_file(tmp_path, "c.tsv") is None
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le"])

@@ -14,8 +14,7 @@ import pytest
 
 from datamodules.text.collection import Collection
 from datamodules.text.query_sets import QuerySet, SplitSizes
-from datamodules.text.sources import FileSource, existing_folder, folder_source, official_source
-from datamodules.text.text_folder import FileTexts
+from datamodules.text.sources import FileTexts, existing_path, folder_texts, official_texts
 from lexical.errors import UserError
 from tests import ROOT
 from tests.fixtures.official_files import (
@@ -41,9 +40,9 @@ class Written(NamedTuple):
     notes: list[str]
 
 
-def write_texts(source: FileSource, folder: Path, sizes: SplitSizes | None = None) -> Written:
+def write_texts(texts: FileTexts, folder: Path) -> Written:
     folder.mkdir(parents=True)
-    FileTexts(source, "collection.tsv", sizes or SplitSizes()).write(folder)
+    texts.write(folder)
     names = json.loads((folder / "query_sets.json").read_text())
     sets = {name: QuerySet(folder / "query_sets", name) for name in names}
     return Written(folder, Collection(folder / "collection"), sets, json.loads((folder / "notes.json").read_text()))
@@ -67,7 +66,7 @@ def test_a_folder_is_read_split_and_accounted_for(tmp_path: Path) -> None:
         file.write(b"lonely\ta query that nobody judged\n")
     write_lines(folder / "queries.hard.tsv", ["h1\tthe hardest question", "h2\tanother one"])
     write_lines(folder / "qrels.hard.tsv", ["h1 0 D1 2", "h2 0 D2 1"])
-    found = write_texts(folder_source(folder), tmp_path / "texts")
+    found = write_texts(folder_texts(folder), tmp_path / "texts")
     assert len(found.collection) == 50
     assert {name: len(one) for name, one in found.sets.items()} == {
         "train_modeling": 36,
@@ -87,17 +86,11 @@ def test_a_folder_is_read_split_and_accounted_for(tmp_path: Path) -> None:
         "no query text is in two query sets (checked): "
         "train_modeling 36, train_fusion 4, development 5, test 5, hard 2",
     ]
-    reports = {one["file"]: one for one in json.loads((found.folder / "line_reports.json").read_text())}
-    assert set(reports) == {
-        "collection.tsv",
-        *(f"{kind}.{name}.tsv" for kind in ("queries", "qrels") for name in ("train", "dev", "hard")),
-    }
-    assert reports["collection.tsv"]["lines"] == 53 and reports["queries.hard.tsv"]["broken"] == {}
 
 
 def test_judgements_point_to_the_documents_they_name(tmp_path: Path) -> None:
     folder = write_small_folder(tmp_path / "data", documents=30, train=20, dev=5, test=5)
-    found = write_texts(folder_source(folder), tmp_path / "texts")
+    found = write_texts(folder_texts(folder), tmp_path / "texts")
     texts = dict(line.split("\t") for line in (folder / "collection.tsv").read_text().splitlines())
     queries = dict(line.split("\t") for line in (folder / "queries.test.tsv").read_text().splitlines())
     wanted = {line.split()[0]: line.split()[2] for line in (folder / "qrels.test.tsv").read_text().splitlines()}
@@ -113,16 +106,16 @@ def test_judgements_point_to_the_documents_they_name(tmp_path: Path) -> None:
 def test_gz_and_plain_folders_give_the_same_bytes(tmp_path: Path) -> None:
     plain, packed = (write_small_folder(tmp_path / name, 40, 30, 10, 5) for name in ("plain", "packed"))
     pack(packed)
-    first = write_texts(folder_source(plain), tmp_path / "first").folder
-    second = write_texts(folder_source(packed), tmp_path / "second").folder
-    assert bytes_of(first, ("line_reports.json",)) == bytes_of(second, ("line_reports.json",))
+    first = write_texts(folder_texts(plain), tmp_path / "first").folder
+    second = write_texts(folder_texts(packed), tmp_path / "second").folder
+    assert bytes_of(first) == bytes_of(second)
 
 
 def test_plain_wins_over_gz_and_other_files_are_no_query_sets(tmp_path: Path) -> None:
     folder = write_small_folder(tmp_path / "data", 20, 20, 4, 0)
     for name in ("queries.dev.tsv.gz", "queries.dev.tsv.bak", "queries.old.txt", "collection.tsv.gz"):
         (folder / name).write_bytes(b"not read")
-    source = folder_source(folder)
+    source = folder_texts(folder)
     assert source.collection == folder / "collection.tsv"
     assert {name: pair.queries.name for name, pair in source.sets.items()} == {
         "dev": "queries.dev.tsv",
@@ -133,7 +126,7 @@ def test_plain_wins_over_gz_and_other_files_are_no_query_sets(tmp_path: Path) ->
 def test_queries_without_qrels_are_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_small_folder(tmp_path / "data", 20, 20, 4, 0)
     write_lines(folder / "queries.eval.tsv", ["e1\tnobody knows"])
-    assert sorted(folder_source(folder).sets) == ["dev", "train"]
+    assert sorted(folder_texts(folder).sets) == ["dev", "train"]
     said = capsys.readouterr().err.splitlines()
     assert said == [f"queries.eval.tsv is left out: there is no qrels.eval.tsv beside it in {folder}"]
 
@@ -150,7 +143,7 @@ def test_a_missing_file_is_one_clear_line(tmp_path: Path, missing: str, message:
     folder = write_small_folder(tmp_path / "data", 20, 20, 4, 0)
     (folder / missing).unlink()
     with pytest.raises(UserError) as error:
-        folder_source(folder)
+        folder_texts(folder)
     assert str(error.value) == message.format(folder)
 
 
@@ -161,7 +154,7 @@ def test_a_further_set_may_not_take_the_name_of_one_of_ours(tmp_path: Path, name
     write_lines(folder / f"queries.{name}.tsv", ["x\tsome other text"])
     write_lines(folder / f"qrels.{name}.tsv", ["x 0 D1 1"])
     with pytest.raises(UserError, match=name):
-        write_texts(folder_source(folder), tmp_path / "texts")
+        write_texts(folder_texts(folder), tmp_path / "texts")
 
 
 def test_a_grade_that_no_one_can_mean_is_one_clear_line_or_a_counted_one(tmp_path: Path) -> None:
@@ -169,7 +162,7 @@ def test_a_grade_that_no_one_can_mean_is_one_clear_line_or_a_counted_one(tmp_pat
     lines = (folder / "qrels.dev.tsv").read_text().splitlines()
     write_lines(folder / "qrels.dev.tsv", [lines[0].removesuffix("1") + "99999999999", *lines[1:]])
     try:
-        found = write_texts(folder_source(folder), tmp_path / "texts")
+        found = write_texts(folder_texts(folder), tmp_path / "texts")
     except UserError:
         return
     assert any("qrels.dev.tsv: left out 1 of 6 lines" in note for note in found.notes)
@@ -177,19 +170,19 @@ def test_a_grade_that_no_one_can_mean_is_one_clear_line_or_a_counted_one(tmp_pat
 
 def test_the_data_path_is_asked_for_and_must_exist(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^give the folder of the data with --data\.path DIR$"):
-        existing_folder(None)
+        existing_path("--data.path", None)
     with pytest.raises(UserError, match=r"^--data\.path: there is no folder .*/nowhere$"):
-        existing_folder(tmp_path / "nowhere")
-    assert existing_folder(str(tmp_path)) == tmp_path
+        existing_path("--data.path", tmp_path / "nowhere")
+    assert existing_path("--data.path", str(tmp_path)) == tmp_path
 
 
 def test_identity_follows_the_files(tmp_path: Path) -> None:
     folder = write_small_folder(tmp_path / "data", 20, 20, 4, 0)
-    before = folder_source(folder).identity()
-    assert folder_source(folder).identity() == before
+    before = folder_texts(folder).identity()
+    assert folder_texts(folder).identity() == before
     with (folder / "qrels.dev.tsv").open("a") as file:
         file.write("dev0 0 D1 1\n")
-    assert folder_source(folder).identity() != before
+    assert folder_texts(folder).identity() != before
 
 
 # ------------------------------------------------------------------------------------------- the official files
@@ -201,7 +194,7 @@ def test_the_official_files_under_their_own_names(tmp_path: Path, kind: str, pac
     folder = write_official(tmp_path / "msmarco", kind)
     if packed:
         pack(folder)
-    found = write_texts(official_source(folder, kind), tmp_path / "texts", SplitSizes(4, 5, 3))
+    found = write_texts(official_texts(folder, kind, SplitSizes(4, 5, 3)), tmp_path / "texts")
     assert len(found.collection) == DOCUMENTS
     title = "Title 7 " if kind == "document" else ""
     assert found.collection.text(found.collection.rows([document_id(kind, 7)])[0]) == title + passage(7)
@@ -224,7 +217,7 @@ def test_a_missing_official_file_is_one_clear_line(tmp_path: Path, kind: str, na
     (folder / OFFICIAL[kind][name][part]).unlink()
     queries, qrels = OFFICIAL[kind][name]
     with pytest.raises(UserError) as error:
-        official_source(folder, kind)
+        official_texts(folder, kind)
     assert str(error.value) == f"{folder} lacks {queries} or {qrels} (plain or .gz) of MS MARCO {kind} ranking"
 
 
@@ -232,17 +225,17 @@ def test_a_missing_official_collection_is_one_clear_line(tmp_path: Path) -> None
     folder = write_official(tmp_path / "msmarco", "document")
     (folder / "msmarco-docs.tsv").unlink()
     with pytest.raises(UserError, match=r"/msmarco has no msmarco-docs\.tsv \(or msmarco-docs\.tsv\.gz\)$"):
-        official_source(folder, "document")
+        official_texts(folder, "document")
 
 
 def test_trec_sets_may_be_missing_but_not_half_of_one(tmp_path: Path) -> None:
     folder = write_official(tmp_path / "msmarco", "passage")
     for file in OFFICIAL["passage"]["trec2020"]:
         (folder / file).unlink()
-    assert sorted(official_source(folder, "passage").sets) == ["dev", "train", "trec2019"]
+    assert sorted(official_texts(folder, "passage").sets) == ["dev", "train", "trec2019"]
     (folder / "2019qrels-pass.txt").unlink()
     with pytest.raises(UserError, match=r"has one file of trec2019 but lacks 2019qrels-pass\.txt \(plain or \.gz\)$"):
-        official_source(folder, "passage")
+        official_texts(folder, "passage")
 
 
 def test_queries_and_qrels_of_dev_belong_to_each_other(tmp_path: Path) -> None:
@@ -251,10 +244,10 @@ def test_queries_and_qrels_of_dev_belong_to_each_other(tmp_path: Path) -> None:
     small = query_lines("dev")[:3], qrel_lines("passage", "dev")[:3]
     write_lines(folder / "queries.dev.small.tsv", small[0])
     write_lines(folder / "qrels.dev.small.tsv", small[1])
-    both = official_source(folder, "passage").sets["dev"]
+    both = official_texts(folder, "passage").sets["dev"]
     assert (both.queries.name, both.qrels.name) == ("queries.dev.tsv", "qrels.dev.tsv")
     (folder / "queries.dev.tsv").unlink()
-    pair = official_source(folder, "passage").sets["dev"]
+    pair = official_texts(folder, "passage").sets["dev"]
     assert (pair.queries.name, pair.qrels.name) == ("queries.dev.small.tsv", "qrels.dev.small.tsv")
 
 
@@ -285,11 +278,10 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 from datamodules.text.query_sets import SplitSizes
-from datamodules.text.sources import IrDatasetsSource
-from datamodules.text.text_folder import FileTexts
+from datamodules.text.sources import IrDatasetsTexts
 from lexical.errors import UserError
 try:
-    FileTexts(IrDatasetsSource(sys.argv[1]), "collection.tsv", SplitSizes(4, 5, 3)).write(Path(sys.argv[2]))
+    IrDatasetsTexts(sys.argv[1], SplitSizes(4, 5, 3)).write(Path(sys.argv[2]))
 except UserError as error:
     print("UserError:", error)
 """
@@ -315,8 +307,8 @@ def test_ir_datasets_and_the_official_files_give_the_same_texts(tmp_path: Path, 
     done = write_with_ir_datasets(tmp_path / "home", f"msmarco-{kind}", tmp_path / "theirs")
     assert done.returncode == 0, done.stderr
     folder = write_official(tmp_path / "msmarco", kind)
-    write_texts(official_source(folder, kind), tmp_path / "ours", SplitSizes(4, 5, 3))
-    theirs, ours = (bytes_of(tmp_path / name, ("line_reports.json", "notes.json")) for name in ("theirs", "ours"))
+    write_texts(official_texts(folder, kind, SplitSizes(4, 5, 3)), tmp_path / "ours")
+    theirs, ours = (bytes_of(tmp_path / name, ("notes.json",)) for name in ("theirs", "ours"))
     assert theirs == ours and len(ours) > 20
 
 
@@ -329,4 +321,4 @@ def test_without_network_ir_datasets_ends_in_one_line_that_names_the_way_out(tmp
 
 def test_an_unknown_data_set_of_ir_datasets_is_one_clear_line(tmp_path: Path) -> None:
     done = write_with_ir_datasets(tmp_path / "home", "msmarco-nonsense", tmp_path / "texts")
-    assert done.stdout == "UserError: ir_datasets knows no data set msmarco-nonsense\n"
+    assert done.stdout == "UserError: ir_datasets has no data set msmarco-nonsense\n"

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datamodules.retrieval_data import Folder
+from datamodules import Folder
 from datamodules.text.expansion import REPEATED, UNKNOWN
 from datamodules.text.lines import COLUMNS, EMPTY
-from lexical.batches import Needs
+from lexical.batches import DataNeeds
 from lexical.errors import UserError
-from tests.fixtures.small_folder import write_lines
+from tests.fixtures.small_folder import serve, write_lines
 
 LINES = [
     "D3\tzebra crossing", "D1\tquagga", "broken line", "D3\tzebra stripes", "NOWHERE\tzebra", "D3\tzebra crossing",
@@ -78,9 +78,9 @@ def test_the_index_has_the_expansion_and_the_encoder_reads_without_it(
     assert words_of(expanded, "lemm", "D3") == [*words_of(plain, "lemm", "D3"), "zebra", "cross", "zebra", "stripe"]
     assert words_of(expanded, "bwps", "D3")[-1] == "stripes"
     for data in (plain, expanded):
-        data.serve(Needs(("bwps",), train="pool"))
+        serve(data, DataNeeds(("bwps",), train="candidates"))
         data.prepare_data()
-    (ours,), (theirs,) = (one.ranking_loader("test", "bwps", 3) for one in (expanded, plain))
+    ours, theirs = (next(iter(data.test_dataloader()[0])).ranking for data in (expanded, plain))
     (row,) = expanded.prepared.collection.rows(["D3"])
     assert ours.forward.lengths[row] > theirs.forward.lengths[row]
     assert ours.sequences is not None and theirs.sequences is not None
