@@ -61,12 +61,8 @@ def speed_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any]:
         fill=alt.condition("datum.alone", alt.value("var(--ground)"), fill),
         tooltip=["name:N", "value:Q", "ms_per_1k:Q", "device:N"],
     )
-    spec = _finished(
-        alt.layer(marks, base.mark_text().encode(text="name:N")),
-        points,
-        480,
-        f"{query_set.measure} on {query_set.name}",
-    )
+    names = base.mark_text().encode(text="name:N")
+    spec = _finished(alt.layer(marks, names), points, 480, f"{query_set.measure} on {query_set.name}")
     # Vega's label transform, which Vega-Lite does not offer: names do not overlap; those without room are hidden.
     anchors = ["right", "left", "top", "bottom", "top-right", "bottom-right", "top-left", "bottom-left"]
     label = {
@@ -105,13 +101,12 @@ def difference_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any
     """
     rows, total = list(query_set.values), len(query_set.ids)
     count = min(total, MAX_VALUES // len(report.query_sets) // len(rows))
-    positions = [number * total // count for number in range(count)]
     values = np.round(np.stack(list(query_set.values.values()), axis=1), DECIMALS)  # (queries, rows)
     queries = [
         {"id": query_set.ids[i], "query": _shortened(query_set.texts[i]), "values": values[i].tolist()}
-        for i in positions
+        for i in (number * total // count for number in range(count))
     ]
-    best = int(np.argmax(values.mean(axis=0)))
+    scale, title = alt.Scale(domain=[0, count], nice=False), f"{count:,} of {total:,} queries, sorted by difference"
     base = (
         alt.Chart()
         .transform_calculate(A="datum.values[A]", B="datum.values[B]", difference="datum.values[A] - datum.values[B]")
@@ -119,9 +114,7 @@ def difference_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any
         .transform_filter("datum.difference != 0")
         .transform_calculate(before="datum.rank - 1")
         .encode(
-            x=alt.X(
-                "before:Q", scale=alt.Scale(domain=[0, count], nice=False), axis=alt.Axis(tickCount=8, tickMinStep=1)
-            ).title(f"{count:,} of {total:,} queries, sorted by difference"),
+            x=alt.X("before:Q", scale=scale, axis=alt.Axis(tickCount=8, tickMinStep=1, title=title)),
             x2="rank:Q",
             y="difference:Q",
         )
@@ -131,11 +124,10 @@ def difference_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any
     targets = base.mark_rect(opacity=0, aria=False).encode(  # as tall as the chart: a short bar is hard to point at
         y=alt.value(0), y2=alt.value("height"), tooltip=["query:N", "difference:Q", "A:Q", "B:Q"]
     )
-    names = [report.rows[row].name for row in rows]
+    names, best = [report.rows[row].name for row in rows], int(np.argmax(values.mean(axis=0)))
     choices = [_choice("A", "Row A", names, best), _choice("B", "Row B", names, 0 if best else len(rows) - 1)]
-    return _finished(
-        alt.layer(bars, targets).add_params(*choices), queries, 300, f"A − B, {query_set.measure} on {query_set.name}"
-    )
+    chart = alt.layer(bars, targets).add_params(*choices)
+    return _finished(chart, queries, 300, f"A − B, {query_set.measure} on {query_set.name}")
 
 
 def score_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any] | None:
