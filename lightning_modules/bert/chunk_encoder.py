@@ -31,14 +31,10 @@ class ChunkEncoder(nn.Module):
 
     all_layers = False  # heads get the embeddings and all hidden layers, not the last layer alone
 
-    def __init__(self, transformer: nn.Module) -> None:
+    def __init__(self, transformer: Any) -> None:
         super().__init__()
-        self.transformer = transformer
+        self.transformer, self.config = transformer, transformer.config
         self._has_types = "token_type_ids" in inspect.signature(transformer.forward).parameters
-
-    @property
-    def config(self) -> Any:
-        return self.transformer.config
 
     def freeze(self, layers: int) -> None:
         """Freeze the embeddings and the first `layers` hidden layers, and save their backward pass; nothing with 0."""

@@ -9,12 +9,11 @@ the encoder is plain gathering.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from lexical.errors import UserError, require
+from lexical.errors import UserError
 from lexical.index.ragged import Ragged, ragged
 
 SPECIALS = 3  # [CLS] and two [SEP]
@@ -36,19 +35,6 @@ class ChunkLimits(NamedTuple):
     def pieces(self) -> int:
         """The most pieces of a document that are read."""
         return self.chunk * self.chunks
-
-    def check(self) -> ChunkLimits:
-        require(self.chunks >= 1, "--model.chunks", self.chunks, "1 or more")
-        require(self.query_pieces >= 1, "--model.query_pieces", self.query_pieces, "1 or more")
-        require(self.chunk >= 1, "--model.positions", self.positions, "more than the query and 3 specials")
-        return self
-
-    def window(self, positions: int) -> ChunkLimits:
-        """Return the limits of a single window of a document, in so many positions."""
-        window = ChunkLimits(positions, self.query_pieces, 1)
-        expected = "more than the query and 3 specials, --model.positions at most"
-        require(window.chunk >= 1 and positions <= self.positions, "--model.train_window", positions, expected)
-        return window
 
 
 class Specials(NamedTuple):
@@ -105,10 +91,6 @@ class EncoderInputs(NamedTuple):
     document_at: np.ndarray  # (pairs, longest document) int64; 0 where masked
     document_mask: np.ndarray  # (pairs, longest document) bool
 
-    @property
-    def padding(self) -> float:
-        return padding_share(self.groups)
-
 
 class PairInputs(NamedTuple):
     """Training pairs; each `EncoderInputs` has an autograd graph of its own."""
@@ -117,14 +99,10 @@ class PairInputs(NamedTuple):
 
     @property
     def padding(self) -> float:
-        return padding_share([group for graph in self.graphs for group in graph.groups])
-
-
-def padding_share(groups: Sequence[Group]) -> float:
-    """Return the share of the positions that are padding. The groups hold arrays or tensors."""
-    sizes = [group.tokens.shape[0] * group.tokens.shape[1] for group in groups]
-    filled = [size if group.mask is None else int(group.mask.sum()) for size, group in zip(sizes, groups, strict=True)]
-    return 1 - sum(filled) / sum(sizes) if sizes else 0.0
+        """The share of the positions that are padding."""
+        groups = [group for graph in self.graphs for group in graph.groups]
+        positions = sum(group.tokens.shape[0] * group.tokens.shape[1] for group in groups)
+        return sum(0 if group.mask is None else int((~group.mask).sum()) for group in groups) / max(1, positions)
 
 
 def chunk_lengths(length: int, limits: ChunkLimits) -> list[int]:

@@ -52,7 +52,7 @@ from lightning_modules.bert.chunks import (
 from lightning_modules.bert.heads.drmm import DRMMHead
 from lightning_modules.bert.heads.encoded import Encoded
 from lightning_modules.bert.heads.knrm import KNRMHead
-from lightning_modules.bert.heads.model1 import ALIKE, Model1Head
+from lightning_modules.bert.heads.model1 import ALIKE, FLOOR, Model1Head
 from lightning_modules.bert.heads.pacrr import PACRRHead
 from lightning_modules.bert.heads.vanilla import VanillaHead
 from lightning_modules.bert.pretraining import PretrainingSettings
@@ -166,14 +166,21 @@ class BertRanker(NeuralRanker):
         require(sequences is None or sequences >= 1, "--model.pretrain_sequences", sequences, "1 or more")
         require(pretrain_rate > 0, "--model.pretrain_rate", pretrain_rate, "more than 0")
         require(frozen_layers >= 0, "--model.frozen_layers", frozen_layers, "0 or more")
-        share = encoder_dropout or 0.0
-        require(0 <= share < 1, "--model.encoder_dropout", encoder_dropout, "from 0 to less than 1")
+        require(0 <= (encoder_dropout or 0.0) < 1, "--model.encoder_dropout", encoder_dropout, "from 0 to less than 1")
         require(train_queries is None or train_queries >= 1, "--model.train_queries", train_queries, "1 or more")
         require(head_learning_rate > 0, "--model.head_learning_rate", head_learning_rate, "more than 0")
         require(0 <= cooldown <= 1, "--model.cooldown", cooldown, "between 0 and 1")
         require(negatives_from >= 1, "--model.negatives_from", negatives_from, "1 or more")
-        self.limits = ChunkLimits(positions, query_pieces, chunks).check()
-        self.train_limits = self.limits if train_window is None else self.limits.window(train_window)
+        require(chunks >= 1, "--model.chunks", chunks, "1 or more")
+        require(query_pieces >= 1, "--model.query_pieces", query_pieces, "1 or more")
+        self.limits = ChunkLimits(positions, query_pieces, chunks)
+        require(self.limits.chunk >= 1, "--model.positions", positions, "more than the query and 3 specials")
+        self.train_limits = self.limits
+        if train_window is not None:
+            self.train_limits = ChunkLimits(train_window, query_pieces, 1)
+            expected = "more than the query and 3 specials, --model.positions at most"
+            fits = self.train_limits.chunk >= 1 and train_window <= positions
+            require(fits, "--model.train_window", train_window, expected)
         self.head_name, self.explains, self.backbone = head, head == "model1", backbone
         self.projection, self.hidden, self.dropout, self.start = projection, (hidden[0], hidden[1]), dropout, start
         self.pretraining = PretrainingSettings(pretrain_sequences, pretrain_rate) if pretrain else None
@@ -187,21 +194,15 @@ class BertRanker(NeuralRanker):
 
     def new_head(self) -> nn.Module:
         """Return the head, untrained: a module with `all_layers` that gives `Encoded` pairs (pairs,) float32 scores."""
-        config = self.encoder.config
-        width, layers = int(config.hidden_size), int(config.num_hidden_layers) + 1
-        match self.head_name:
-            case "vanilla":
-                return VanillaHead(width)
-            case "knrm":
-                return KNRMHead(width, layers)
-            case "drmm":
-                return DRMMHead(width, layers)
-            case "pacrr":
-                return PACRRHead(width, layers, self.limits.query_pieces)
-        head = Model1Head(width, self.projection, self.hidden, self.dropout)
-        if self.start is not None:
-            head.start_as_similarity(self.start)
-        return head
+        width, layers = self.encoder.config.hidden_size, self.encoder.config.num_hidden_layers + 1
+        heads: dict[str, Callable[[], nn.Module]] = {
+            "vanilla": lambda: VanillaHead(width),
+            "knrm": lambda: KNRMHead(width, layers),
+            "drmm": lambda: DRMMHead(width, layers),
+            "pacrr": lambda: PACRRHead(width, layers, self.limits.query_pieces),
+            "model1": lambda: Model1Head(width, self.projection, self.hidden, self.dropout, self.start),
+        }
+        return heads[self.head_name]()
 
     def build(self, vocabulary: list[str]) -> None:
         self.specials = Specials.of(vocabulary, self.backbone)
@@ -216,7 +217,7 @@ class BertRanker(NeuralRanker):
         self.encoder.all_layers = bool(self.head.all_layers)
         self.encoder.freeze(self.frozen_layers)
         if self.gradient_checkpointing:
-            self.encoder.transformer.gradient_checkpointing_enable()  # type: ignore[operator]
+            self.encoder.transformer.gradient_checkpointing_enable()
 
     def start_weights(self, vocabulary: list[str]) -> None:  # noqa: ARG002
         """Load trained weights into the encoder; the head stays random."""
@@ -225,15 +226,13 @@ class BertRanker(NeuralRanker):
 
     def forward(self, inputs: EncoderInputs) -> Tensor:
         """Return (pairs,) float32 scores."""
-        scores: Tensor = self.head(self.encode(inputs))
-        return scores
+        return self.head(self.encode(inputs))
 
     def encode(self, inputs: EncoderInputs) -> Encoded:
         """Return contextual vectors: the same inside a trainer and outside of one."""
         half = encoder_dtype(self.precision, self.device.type)
         with torch.autocast(self.device.type, half or torch.bfloat16, enabled=half is not None):
-            encoded: Encoded = self.encoder(inputs)
-            return encoded
+            return self.encoder(inputs)
 
     def learned(self) -> dict[str, Any]:
         return {"precision": self.precision}
@@ -361,16 +360,15 @@ class BertRanker(NeuralRanker):
         return list(self._each_by_itself(partial(self._pair_evidence, batch), pairs))
 
     def _pair_evidence(self, batch: RankingBatch, pair: int) -> Evidence:
-        head = self.head
-        assert isinstance(head, Model1Head) and batch.sequences is not None
+        assert isinstance(self.head, Model1Head) and batch.sequences is not None
         encoded = self._encode_pairs(batch, np.array([pair]))
         with torch.autocast(self.device.type, enabled=False):
-            values, _, q, d = (tensor.cpu().numpy() for tensor in head.translations(encoded))
+            values, _, q, d = (tensor.cpu().numpy() for tensor in self.head.translations(encoded))
         translation = np.zeros((encoded.query_mask.shape[1], encoded.document_mask.shape[1]))
         translation[q, d] = values
         lengths = chunk_lengths(len(batch.sequences.row(batch.candidates.values[pair])), self.limits)
         chunks = tuple(int(start) for start in np.cumsum([0, *lengths[:-1]]))
-        return model1_evidence(translation, np.zeros(len(translation)), head.floor, 1, chunks)
+        return model1_evidence(translation, np.zeros(len(translation)), FLOOR, 1, chunks)
 
     # --- as a folder
 

@@ -40,9 +40,7 @@ def save_ranker(ranker: BertRanker, folder: Path) -> None:
     from transformers import AutoTokenizer
 
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")  # the folder is complete or not there
-    beside.mkdir(parents=True)
-    transformer: Any = ranker.encoder.transformer
-    transformer.save_pretrained(beside)
+    ranker.encoder.transformer.save_pretrained(beside)
     weights = {name: weight.contiguous() for name, weight in ranker.head.state_dict().items()}
     save_file(weights, beside / "head.safetensors")
     AutoTokenizer.from_pretrained(encoder_folder(ranker.backbone)).save_pretrained(beside)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from callbacks.target_pretraining import held_out_batches, share_of
-from datamodules.batches.epoch_loader import EpochLoader
+from callbacks.target_pretraining import held_out_batches, share_of, training_batches
+from datamodules import Folder, PyDocs
 from datamodules.batches.sentence_pairs import SHORTEST, PretrainingTokens, SentencePairs
-from datamodules import PyDocs
 from lexical.batches import NOT_HIDDEN
 from lexical.encoders import PACKAGED
 from lexical.errors import UserError
 from lexical.index.ragged import Ragged, ragged
+from lightning_modules import BertRanker
 from lightning_modules.bert.pretraining import PretrainingSettings, TargetPretraining, pretraining_network
+from tests.fixtures.bert_training import SMALL, logged, open_data, trainer_in
 from tests.fixtures.tiny_bert import with_packaged_tokenizer, write_tiny_bert, write_tiny_tokenizer
-from tests.fixtures.training_place import Place, logged, weights
-from train import train
 
 TOKENS = PretrainingTokens(cls=2, sep=3, pad=0, mask=4, ends=(5,), pieces=1000)
 
@@ -42,9 +37,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def documents_of(lengths: list[int], every: int = 7) -> Ragged:
-    """Document i says the piece 10 + i only, and ends a sentence after every so many."""
-    return ragged([[5 if place % every == every - 1 else 10 + i for place in range(n)] for i, n in enumerate(lengths)],
-                  np.int32)  # fmt: skip
+    """Document i repeats the piece 10 + i; every `every`-th piece ends a sentence."""
+    rows = [[5 if k % every == every - 1 else 10 + i for k in range(n)] for i, n in enumerate(lengths)]
+    return ragged(rows, np.int32)
 
 
 @settings(deadline=None)  # the first call compiles
@@ -57,15 +52,15 @@ def test_spans_hold_every_piece_at_most_once_and_fit(lengths: list[int], every: 
     assert (pairs.starts[1:] >= pairs.ends[:-1]).all()
     for start, end in zip(pairs.starts, pairs.ends, strict=True):
         assert len(set(documents.values[start:end].tolist()) - {5}) <= 1  # of one document
-    left = sum(lengths) - int(sizes.sum())
-    assert left <= (SHORTEST - 1) * len(lengths)  # what is too short for two parts
+    left_out = sum(lengths) - int(sizes.sum())
+    assert left_out <= (SHORTEST - 1) * len(lengths)  # too short for two parts
 
 
-def test_a_sequence_is_as_bert_reads_it() -> None:
+def test_a_sequence_has_the_form_that_bert_reads() -> None:
     pairs = SentencePairs(documents_of([60] * 200), TOKENS, 32, held_out=10)
     chosen = pairs.order(0)[:64]
     batch, again = pairs.batch(0, chosen), pairs.batch(0, chosen)
-    assert all(np.array_equal(a, b) for a, b in zip(batch, again, strict=True))  # of seed, epoch and sequence alone
+    assert all(np.array_equal(a, b) for a, b in zip(batch, again, strict=True))  # of seed, epoch and sequence only
     assert not np.array_equal(batch.tokens, pairs.batch(1, chosen).tokens)
     parts_a: list[list[int]] = []
     for tokens, types, mask, labels, follows in zip(*batch, strict=True):
@@ -80,12 +75,12 @@ def test_a_sequence_is_as_bert_reads_it() -> None:
         parts_a.append(whole[1:first].tolist())
         hidden = labels != NOT_HIDDEN
         assert hidden.sum() == max(1, round(0.15 * (size - 3))) and not hidden[[0, first, second]].any()
-    assert parts_a[::2] == parts_a[1::2]  # the two sequences of a span begin alike, and are equally long
+    assert parts_a[::2] == parts_a[1::2]  # the two sequences of a span have the same A and length
     assert batch.mask[::2].sum(axis=1).tolist() == batch.mask[1::2].sum(axis=1).tolist()
     assert batch.follows.tolist() == [0, 1] * 32
 
 
-def test_half_of_the_second_parts_follow_and_four_fifths_of_the_hidden_are_masked() -> None:
+def test_half_of_the_b_follow_and_four_fifths_of_the_hidden_pieces_are_masked() -> None:
     pairs = SentencePairs(documents_of([60] * 2000), TOKENS, 64)
     batch = pairs.batch(0, pairs.order(0)[:1500])
     assert batch.follows.mean() == 0.5
@@ -102,8 +97,8 @@ def test_held_out_text_is_never_trained_on() -> None:
     assert set(np.unique(pairs.batch(0, pairs.held_out).labels)) <= apart | {5, NOT_HIDDEN}
 
 
-def test_the_form_of_a_second_part_does_not_tell_whose_it_is() -> None:
-    """Equally long, and none but those of one piece ends as a sentence does; where it begins is a border either way."""
+def test_the_form_of_b_does_not_tell_whether_it_follows() -> None:
+    """Both are equally long, and none that has two pieces or more ends as a sentence does."""
     pairs = SentencePairs(documents_of([60] * 500, every=5), TOKENS, 48)
     batch = pairs.batch(0, pairs.order(0))
     whole = np.where(batch.labels == NOT_HIDDEN, batch.tokens, batch.labels)
@@ -113,26 +108,26 @@ def test_the_form_of_a_second_part_does_not_tell_whose_it_is() -> None:
     assert not ((last == 5) & (sizes > 1)).any()
 
 
-def test_the_only_document_has_no_stranger() -> None:
+def test_a_single_document_has_no_other_b() -> None:
     pairs = SentencePairs(documents_of([200]), TOKENS, 32)
     assert len(pairs.order(0)) and not pairs.batch(0, pairs.order(0)).follows.any()
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(0, 90), min_size=2, max_size=8), st.integers(0, 5))
-def test_a_stranger_is_of_another_document_of_the_same_part(lengths: list[int], epoch: int) -> None:
+def test_a_b_that_does_not_follow_is_of_another_document_of_the_same_part(lengths: list[int], epoch: int) -> None:
     pairs = SentencePairs(documents_of(lengths), TOKENS, 32, held_out=3)
-    for held_apart, part in ((False, pairs.order(epoch)), (True, pairs.held_out)):
-        found = [pairs.batch(epoch, part[i : i + 1]) for i in range(1, len(part), 2)]
-        owners = [int(owner) for owner in pairs._owners[part[1::2] // 2]]
-        for batch, owner in zip(found, owners, strict=True):
+    for held_out_part, part in ((False, pairs.order(epoch)), (True, pairs.held_out)):
+        batches = [pairs.batch(epoch, part[i : i + 1]) for i in range(1, len(part), 2)]
+        owners = [int(owner) for owner in pairs._documents_of[part[1::2] // 2]]
+        for batch, owner in zip(batches, owners, strict=True):
             whole = np.where(batch.labels == NOT_HIDDEN, batch.tokens, batch.labels)[0]
             begins = int(batch.types[0].argmax())
             documents = set(whole[begins:-1].tolist()) - {5}
-            assert batch.follows[0] or len(set(owners)) == 1 or not held_apart
+            assert batch.follows[0] or len(set(owners)) == 1 or not held_out_part
             assert not batch.follows[0] or 10 + owner not in documents
             held_out = {10 + i for i in range(len(lengths)) if i % 3 == 2}
-            assert not documents or not batch.follows[0] or (documents <= held_out) == held_apart
+            assert not documents or not batch.follows[0] or (documents <= held_out) == held_out_part
 
 
 def test_a_vocabulary_without_a_mask_gets_one_clear_line() -> None:
@@ -144,7 +139,7 @@ def test_a_vocabulary_without_a_mask_gets_one_clear_line() -> None:
 def test_every_sequence_of_a_batch_belongs_to_one_process(count: int, processes: int) -> None:
     members = np.arange(count)
     shares = [share_of(members, rank, processes).tolist() for rank in range(processes)]
-    assert all(shares) and {one for share in shares for one in share} == set(range(count))
+    assert all(shares) and {member for share in shares for member in share} == set(range(count))
     assert count < 2 * processes or sum(map(len, shares)) == count
     assert count < 2 * processes or all(share[0] % 2 == 0 for share in shares)  # the two of a span together
 
@@ -153,149 +148,154 @@ def test_every_sequence_of_a_batch_belongs_to_one_process(count: int, processes:
 
 
 @pytest.fixture(scope="module")
-def place(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
-    os.environ["WANDB_MODE"] = "offline"
-    return Place(small_folder, tmp_path_factory.mktemp("pretraining"))
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pretraining")
 
 
 @pytest.fixture(scope="module")
-def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return with_packaged_tokenizer(write_tiny_bert(tmp_path_factory.mktemp("bert"), positions=128))
+def data(small_folder: Path, work: Path) -> Folder:
+    return open_data(small_folder, work / "cache")
 
 
-def small_pairs(place: Place) -> SentencePairs:
-    field = place.opened().prepared.field("bwps")
-    return SentencePairs(field.sequences, PretrainingTokens.of(field.vocabulary()), 128, held_out=6)
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(with_packaged_tokenizer(write_tiny_bert(tmp_path_factory.mktemp("bert"), positions=128)))
 
 
-def learned(
-    pairs: SentencePairs, backbone: str, frozen: bool, steps: int, rate: float, size: int = 32
+def held_out_measures(
+    pairs: SentencePairs, backbone: str, frozen: bool, steps: int, rate: float, size: int
 ) -> dict[str, float]:
-    """What is measured on held-out sequences after so many steps."""
+    """Pretrain for so many steps and measure on the held-out sequences; `frozen`: only the heads learn."""
     network, new = pretraining_network(backbone, 1)
-    module = TargetPretraining(network, PretrainingSettings(learning_rate=rate, batch_size=size), frozen, new)
+    encoder: Any = network.bert
+    encoder.requires_grad_(not frozen)
+    encoder.pooler.requires_grad_(True)  # part of the next-sentence head
+    module = TargetPretraining(network, PretrainingSettings(learning_rate=rate, batch_size=size), new)
     trainer = L.Trainer(
         max_steps=steps, logger=False, enable_progress_bar=False, enable_checkpointing=False, accelerator="cpu",
         enable_model_summary=False, limit_val_batches=0,
     )  # fmt: skip
-    position: Any = lambda: (trainer.current_epoch, 0)  # noqa: E731
-    order = pairs.order(0)
-    batches = EpochLoader(lambda epoch, number: pairs.batch(epoch, order[number * size :][:size]), len(order) // size,
-                          position)  # fmt: skip
-    trainer.fit(module, batches)
+    trainer.fit(module, training_batches(trainer, pairs, pairs.order(0), size))
     trainer.limit_val_batches = 1.0
     (measured,) = trainer.validate(module, held_out_batches(pairs, size), verbose=False)
     return dict(measured)
 
 
-def test_an_encoder_that_learns_beats_one_that_is_frozen(place: Place, backbone: Path) -> None:
-    losses = [learned(small_pairs(place), str(backbone), frozen, 60, 3e-3)["pretrain/held_out_masked_loss"]
-              for frozen in (False, True)]  # fmt: skip
+def test_an_encoder_that_learns_beats_a_frozen_one(data: Folder, backbone: str) -> None:
+    tokens = PretrainingTokens.of(data.vocabulary("bwps"))
+    pairs = SentencePairs(data.sequences("bwps"), tokens, 128, held_out=6)
+    losses = [
+        held_out_measures(pairs, backbone, frozen, 30, 5e-3, 16)["pretrain/held_out_masked_loss"]
+        for frozen in (False, True)
+    ]
     assert losses[0] < losses[1] - 0.1
 
 
-def test_heads_that_start_at_random_learn_faster(backbone: Path) -> None:
-    network, new = pretraining_network(str(backbone), 1)
-    assert {name.split(".")[0] for name in new} == {"bert", "cls"}  # the pooler, which a ranker's encoder has not
-    module = TargetPretraining(network, PretrainingSettings(learning_rate=1e-3), new=new)
+def test_heads_that_start_at_random_learn_faster(backbone: str) -> None:
+    network, new = pretraining_network(backbone, 1)
+    assert {name.split(".")[0] for name in new} == {"bert", "cls"}  # the pooler, which a ranker's encoder lacks
+    module = TargetPretraining(network, PretrainingSettings(learning_rate=1e-3), new)
     module.trainer = L.Trainer(max_steps=10, logger=False, accelerator="cpu", enable_model_summary=False)
     known, others = module.configure_optimizers()["optimizer"].param_groups
     assert (known["initial_lr"], others["initial_lr"]) == pytest.approx((1e-3, 1e-2))
     by_name = dict(network.named_parameters())
-    assert {id(one) for one in others["params"]} == {id(by_name[name]) for name in new if name in by_name}
+    assert {id(weight) for weight in others["params"]} == {id(by_name[name]) for name in new if name in by_name}
     assert len(known["params"]) + len(others["params"]) == len(by_name)
 
 
 @pytest.mark.slow
 def test_the_packaged_encoder_learns_the_docstrings(tmp_path: Path) -> None:
-    """Masked-LM loss below that of a frozen encoder with trained heads, next sentence above chance: on real text, STEPS
-    steps of 16 sequences. 512 sequences of 256 held-out texts: 0.6 is 3.2 standard errors above chance at the least."""
+    """On real text, the masked-LM loss is below that of a frozen encoder with trained heads, and the next-sentence
+    accuracy above chance: 0.6 is 3.2 standard errors above it for 512 sequences of 256 held-out texts."""
     field = PyDocs("passage", cache_dir=str(tmp_path)).prepared.field("bwps")
     pairs = SentencePairs(field.sequences, PretrainingTokens.of(field.vocabulary()), 64)
-    found = [learned(pairs, PACKAGED, frozen, STEPS, 2e-4, size=16) for frozen in (False, True)]
-    (tmp_path / "learned.json").write_text(json.dumps(found))
-    assert found[0]["pretrain/held_out_masked_loss"] < found[1]["pretrain/held_out_masked_loss"]
-    assert found[0]["pretrain/held_out_next_sentence_accuracy"] > 0.6
+    learned, frozen = (held_out_measures(pairs, PACKAGED, frozen, 300, 2e-4, 16) for frozen in (False, True))
+    assert learned["pretrain/held_out_masked_loss"] < frozen["pretrain/held_out_masked_loss"]
+    assert learned["pretrain/held_out_next_sentence_accuracy"] > 0.6
 
 
-def arguments(backbone: Path, *more: str, model: str = "bert_vanilla_short") -> list[str]:
-    """A rate of almost nothing: the encoder stays what the ranker has started from."""
-    return [
-        "--model", model, "--model.backbone", str(backbone), "--model.pretrain", "true", "--trainer.accelerator=cpu",
-        "--model.positions=64", "--model.query_pieces=8", "--model.train_queries=16", "--model.learning_rate=1e-30",
-        "--model.pretrain_rate=0.001", *more,
-    ]  # fmt: skip
+def new_ranker(backbone: str, **settings: Any) -> BertRanker:
+    """A rate of almost nothing: the encoder stays the one that training has started from."""
+    settings = {**SMALL, "train_queries": 16, "learning_rate": 1e-30, "pretrain_rate": 1e-3, **settings}
+    return BertRanker(backbone=backbone, pretrain=True, **settings)
 
 
-def pretrained_folder(place: Place) -> Path:
-    (found,) = (place.work / "cache").glob("*/*/pretrained-*")
-    return found
+def pretrained_folder(cache: Path) -> Path:
+    (folder,) = cache.glob("*/*/pretrained-*")
+    return folder
 
 
-def test_the_ranker_starts_from_the_saved_encoder_and_the_next_one_finds_it(
-    place: Place, backbone: Path, capfd: pytest.CaptureFixture[str]
+def encoder_weights(ranker: BertRanker) -> dict[str, torch.Tensor]:
+    return dict(ranker.encoder.transformer.state_dict())
+
+
+def test_a_ranker_starts_from_the_pretrained_encoder_and_the_next_one_shares_it(
+    data: Folder, work: Path, backbone: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    train(place.command("first", *arguments(backbone, "--model.pretrain_sequences=96")))
-    folder = pretrained_folder(place)
-    saved, start = load_file(folder / "model.safetensors"), load_file(backbone / "model.safetensors")
-    ranker = place.folder("first", "bert_vanilla_short")
-    found = {name.removeprefix("encoder.transformer."): value for name, value in weights(ranker.checkpoint).items()}
+    first = new_ranker(backbone, pretrain_sequences=96)
+    trainer_in(work / "first").fit(first, data)
+    folder = pretrained_folder(work / "cache")
+    saved, start = load_file(folder / "model.safetensors"), load_file(Path(backbone) / "model.safetensors")
     layer = "encoder.layer.0.attention.self.query.weight"
-    assert torch.equal(found[layer], saved[layer]) and not torch.equal(found[layer], start[layer])
+    assert not torch.equal(saved[layer], start[layer])
+    trained = encoder_weights(first)
     for name, value in saved.items():
-        assert name.startswith("pooler.") or torch.equal(found[name], value), name
+        assert name.startswith("pooler.") or torch.equal(trained[name], value), name
     report = json.loads((folder / "pretraining.json").read_text())
     assert report["sequences"] == 96 and report["steps"] == 3
-    assert len(logged(ranker, "pretrain/held_out_masked_loss")) == 1
+    assert len(logged(work / "first", "pretrain/held_out_masked_loss")) == 1
     assert not list(folder.parent.glob(".pretrained-*.training"))
-    assert "held-out masked-LM loss" in capfd.readouterr().err
+    assert "pretrained on 96 sequences: masked_loss" in capfd.readouterr().err
+
     before = (folder / "model.safetensors").stat().st_mtime_ns
-    train(place.command("second", *arguments(backbone, "--model.pretrain_sequences=96", model="bert_model1_short")))
-    assert pretrained_folder(place) == folder and (folder / "model.safetensors").stat().st_mtime_ns == before
-    other = weights(place.folder("second", "bert_model1_short").checkpoint)
-    assert torch.equal(other[f"encoder.transformer.{layer}"], saved[layer])
+    second = new_ranker(backbone, head="model1", pretrain_sequences=96)
+    trainer_in(work / "second").fit(second, data)
+    assert pretrained_folder(work / "cache") == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == before
+    assert torch.equal(encoder_weights(second)[layer], saved[layer])
 
 
-def test_a_pretraining_that_was_killed_goes_on_to_the_same_weights(small_folder: Path, tmp_path: Path,
-                                                                   backbone: Path) -> None:  # fmt: skip
-    places = [Place(small_folder, tmp_path / name) for name in ("killed", "undisturbed")]
-    for one in places:
-        one.work.mkdir()
-    same = arguments(backbone, "--model.pretrain_sequences=320", "--model.checkpoint_steps=1")
-    process = places[0].process("out", *same)
-    deadline, reached = time.monotonic() + 200, 0
-    while time.monotonic() < deadline and process.poll() is None and reached < 3:
-        for found in (places[0].work / "cache").glob("*/*/.pretrained-*.training/last.ckpt"):
-            with contextlib.suppress(OSError, RuntimeError, EOFError):  # it is just being written
-                reached = torch.load(found, weights_only=True)["global_step"]
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert reached >= 3 and not list((places[0].work / "cache").glob("*/*/pretrained-*"))
-    outputs = [one.process("out", *same).communicate(timeout=300)[0] for one in places]
-    assert "an unfinished pretraining is continued from" in outputs[0]
-    first, second = (load_file(pretrained_folder(one) / "model.safetensors") for one in places)
-    for name, value in first.items():
-        assert torch.equal(value, second[name]), name
+def test_an_interrupted_pretraining_resumes_to_the_same_weights(
+    small_folder: Path,
+    tmp_path: Path,
+    backbone: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    settings: dict[str, Any] = {"pretrain_sequences": 160, "checkpoint_steps": 1}
 
+    def pretrain(name: str) -> None:
+        trainer_in(tmp_path / name, limit_val_batches=0).fit(
+            new_ranker(backbone, **settings), open_data(small_folder, tmp_path / name / "cache")
+        )
 
-def test_two_processes_pretrain_together(small_folder: Path, tmp_path: Path, backbone: Path) -> None:
-    place = Place(small_folder, tmp_path)
-    process = place.process(
-        "out", *arguments(backbone, "--model.pretrain_sequences=65", "--trainer.devices=2", "--model.pairs_at_once=4")
+    pretrain("whole")
+    start_batch = TargetPretraining.on_train_batch_start
+
+    def interrupt(module: TargetPretraining, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 3:
+            raise RuntimeError("interrupted")
+        start_batch(module, batch, batch_idx)
+
+    monkeypatch.setattr(TargetPretraining, "on_train_batch_start", interrupt)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        pretrain("parts")
+    monkeypatch.undo()
+    assert not list((tmp_path / "parts" / "cache").glob("*/*/pretrained-*"))
+    pretrain("parts")
+    assert "resuming the unfinished pretraining from" in capfd.readouterr().err
+    whole, parts = (
+        load_file(pretrained_folder(tmp_path / name / "cache") / "model.safetensors") for name in ("whole", "parts")
     )
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
-    report = json.loads((pretrained_folder(place) / "pretraining.json").read_text())
-    assert report["steps"] == 3  # the last one has a single sequence
+    for name, value in whole.items():
+        assert torch.equal(value, parts[name]), name
 
 
 def test_only_a_bert_can_be_pretrained(tmp_path: Path) -> None:
     from transformers import DistilBertConfig, DistilBertModel
 
-    DistilBertModel(DistilBertConfig(vocab_size=50, dim=16, n_heads=2, n_layers=1, hidden_dim=16)).save_pretrained(
-        tmp_path
-    )
+    config = DistilBertConfig(vocab_size=50, dim=16, n_heads=2, n_layers=1, hidden_dim=16)
+    DistilBertModel(config).save_pretrained(tmp_path)
     write_tiny_tokenizer(tmp_path, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"t{i}" for i in range(45))])
-    with pytest.raises(UserError, match="kind 'distilbert'"):
+    with pytest.raises(UserError, match="type 'distilbert'"):
         pretraining_network(str(tmp_path), 1)

@@ -27,28 +27,25 @@ class Model1Head(nn.Module):
         projection: width of x_q and x_d.
         hidden: widths of F1 and F2.
         dropout: on tanh(layer_norm(e)), in training.
-        floor: smallest P(q|D).
+        start: make T(q|d) about this for orthogonal vectors, growing with their similarity to about `ALIKE`; the
+            weights are random when not given.
     """
 
     all_layers = False
 
     def __init__(
-        self, width: int, projection: int = 128, hidden: tuple[int, int] = (128, 64), dropout: float = 0.1,
-        floor: float = FLOOR,
-    ) -> None:  # fmt: skip
+        self, width: int, projection: int, hidden: tuple[int, int], dropout: float, start: float | None = None
+    ) -> None:
         super().__init__()
         self.network = TranslationNetwork(width, projection, hidden, dropout)
-        self.floor = floor
-
-    def start_as_similarity(self, level: float) -> None:
-        """Make T(q|d) about `level` for orthogonal vectors, growing with their similarity to about ALIKE."""
-        slope = (math.log(ALIKE / (1 - ALIKE)) - math.log(level / (1 - level))) / self.network.projection**0.5
-        self.network.start_as_similarity(level, slope)
+        if start is not None:
+            slope = (math.log(ALIKE / (1 - ALIKE)) - math.log(start / (1 - start))) / projection**0.5
+            self.network.start_as_similarity(start, slope)
 
     def forward(self, encoded: Encoded) -> Tensor:
         """(pairs,) float32"""
         with torch.autocast(encoded.cls.device.type, enabled=False):
-            return torch.log(self.probabilities(encoded).clamp(min=self.floor)).mul(encoded.query_mask).sum(dim=1)
+            return torch.log(self.probabilities(encoded).clamp(min=FLOOR)).mul(encoded.query_mask).sum(dim=1)
 
     def probabilities(self, encoded: Encoded) -> Tensor:
         """Return (pairs, q_len) P(q|D), 0 where masked."""

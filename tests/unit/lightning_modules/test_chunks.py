@@ -12,6 +12,7 @@ from lightning_modules.bert.chunks import (
     ChunkLimits,
     EncoderInputs,
     GroupLimits,
+    PairInputs,
     Specials,
     best_window,
     chunk_lengths,
@@ -110,14 +111,14 @@ def test_sequences_of_one_length_need_no_mask_and_no_padding() -> None:
     rows = ragged([[5, 6, 7]] * 4, np.int64)
     inputs = encoder_inputs(rows, rows, PAPER, SPECIALS, GroupLimits())
     assert [group.mask for group in inputs.groups] == [None]
-    assert inputs.padding == 0
+    assert PairInputs((inputs,)).padding == 0
 
 
 def test_padding_is_counted() -> None:
     inputs = encoder_inputs(
         ragged([[1], [1]], np.int64), ragged([[2] * 6, []], np.int64), PAPER, SPECIALS, GroupLimits()
     )
-    assert inputs.padding == pytest.approx(6 / 20)  # sequences of 10 and 4
+    assert PairInputs((inputs,)).padding == pytest.approx(6 / 20)  # sequences of 10 and 4
 
 
 # --- the window with most of a query
