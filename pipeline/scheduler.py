@@ -12,9 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
-from graphlib import TopologicalSorter
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,9 +48,9 @@ class Step(NamedTuple):
 class _Running(NamedTuple):
     step: Step
     slot: int  # among the steps that run at once, from 0
+    log: Path | None
     process: subprocess.Popen[Any]
     started: float  # time.perf_counter
-    log: Path | None
 
 
 def run_steps(steps: Sequence[Step], at_once: int = 1, logs: Path = Path("logs")) -> list[Step]:
@@ -60,48 +58,37 @@ def run_steps(steps: Sequence[Step], at_once: int = 1, logs: Path = Path("logs")
 
     Where several run `at_once`, each writes to a file in `logs`.
     """
-    unfinished = {step.title: step for step in steps if step.state != DONE}
-    numbers = {step.title: number for number, step in enumerate(steps, start=1)}
-    order = TopologicalSorter({title: unfinished.keys() & step.dependencies for title, step in unfinished.items()})
-    order.prepare()
-    ready: list[str] = []
+    labels = {step.title: f"[{number} of {len(steps)}] {step.title}" for number, step in enumerate(steps, start=1)}
+    done = {step.title for step in steps if step.state == DONE}
+    waiting = [step for step in steps if step.state != DONE]
     running: list[_Running] = []
     failed: list[Step] = []
-
-    def report(step: Step, line: str) -> None:
-        say(f"[{numbers[step.title]} of {len(steps)}] {step.title}{line}")
-
     with _interruptible(running):
-        while True:
-            ready = sorted([*ready, *order.get_ready()], key=numbers.__getitem__)
-            while ready and len(running) < at_once:
-                step = unfinished[ready.pop(0)]
-                report(step, "")
+        while (ready := [step for step in waiting if done.issuperset(step.dependencies)]) or running:
+            for step in ready[: at_once - len(running)]:
+                waiting.remove(step)
+                say(labels[step.title])
                 slot = min(set(range(at_once)) - {other.slot for other in running})
-                log = logs / f"{numbers[step.title]:03d}-{step.title.replace(', ', '-').replace(' ', '-')}.log"
-                environment = share(slot, at_once, os.environ)
-                environment[PREFIX] = f"[{numbers[step.title]} of {len(steps)}] "
+                name = f"{steps.index(step) + 1:03d}-{step.title.replace(', ', '-').replace(' ', '-')}.log"
+                environment = {**os.environ, **share(slot, at_once, os.environ), PREFIX: f"{labels[step.title]}: "}
                 try:
-                    running.append(_start(step, slot, environment, log if at_once > 1 else None))
+                    running.append(_start(step, slot, environment, logs / name if at_once > 1 else None))
                 except (OSError, UserError) as error:
-                    report(step, f": {error}")
-                    failed.append(unfinished.pop(step.title))
-            if not running and not ready:
-                break
+                    say(f"{labels[step.title]}: {error}")
+                    failed.append(step)
             time.sleep(POLL)
             for ended in [other for other in running if other.process.poll() is not None]:
                 running.remove(ended)
-                step = unfinished.pop(ended.step.title)
-                result = "failed" if ended.process.returncode else "done"
-                result += f", see {ended.log}" if ended.process.returncode and ended.log else ""
-                report(step, f": {result} ({duration(time.perf_counter() - ended.started)})")
+                outcome = "done"
                 if ended.process.returncode:
-                    failed.append(step)
+                    failed.append(ended.step)
+                    outcome = f"failed, see {ended.log}" if ended.log else "failed"
                 else:
-                    order.done(step.title)
-    missing = {*unfinished, *(step.title for step in failed)}
-    for step in unfinished.values():
-        report(step, f": left out, as it depends on: {min(missing & set(step.dependencies), key=numbers.__getitem__)}")
+                    done.add(ended.step.title)
+                say(f"{labels[ended.step.title]}: {outcome} ({duration(time.perf_counter() - ended.started)})")
+    for step in waiting:
+        missing = next(title for title in step.dependencies if title not in done)
+        say(f"{labels[step.title]}: left out, as it depends on: {missing}")
     for step in failed:
         say(f"failed: {step.title}: python {' '.join(step.command)}")
     return failed
@@ -111,21 +98,21 @@ def _start(step: Step, slot: int, environment: Mapping[str, str], log: Path | No
     """Start a step in a process group of its own: a Ctrl-C at the terminal reaches it once, through the scheduler."""
     if step.prepare is not None:
         step.prepare()
-    start = partial(
-        subprocess.Popen, [sys.executable, str(ROOT / step.command[0]), *step.command[1:]],
-        env={**os.environ, **environment}, stdin=subprocess.DEVNULL, process_group=0,
-    )  # fmt: skip
-    if log is None:
-        return _Running(step, slot, start(), time.perf_counter(), None)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output:
-        process = start(stdout=output, stderr=subprocess.STDOUT)
-    return _Running(step, slot, process, time.perf_counter(), log)
+    if log is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") if log else nullcontext() as output:
+        process = subprocess.Popen(
+            [sys.executable, str(ROOT / step.command[0]), *step.command[1:]], env=environment, process_group=0,
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output and subprocess.STDOUT,
+        )  # fmt: skip
+    return _Running(step, slot, log, process, time.perf_counter())
 
 
 def share(slot: int, at_once: int, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of one of the steps that run at once: its threads, unless the user has set them, and its
-    GPUs. Where there are fewer GPUs than steps, steps share them."""
+    """Return what the step in a slot finds in its environment: its threads, unless the user has set them, and its GPUs.
+
+    Where there are fewer GPUs than steps, steps share them.
+    """
     if at_once == 1:
         return {}
     threads = str(max(1, cores() // at_once))
