@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import yaml
@@ -20,6 +20,7 @@ import yaml
 from evaluation.measurements import Measurement, read_measurements
 from lexical.errors import UserError, run_script
 
+T = TypeVar("T")
 THRESHOLD = 0.05  # the paper's
 ROUNDING = 5e-7  # smaller differences are none: means over seeds of (nearly) equal values
 
@@ -30,11 +31,6 @@ class Hypothesis(NamedTuple):
     row: str
     against: str
     mark: str
-
-
-class Hypotheses(NamedTuple):
-    threshold: float
-    hypotheses: list[Hypothesis]
 
 
 class Verdict(NamedTuple):
@@ -53,21 +49,27 @@ class Verdict(NamedTuple):
     significant: bool  # p_value below the threshold
 
 
-def read_hypotheses(path: Path) -> Hypotheses:
-    """Read a file such as configs/hypotheses.yaml; a `UserError` if it is not as expected."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        threshold = float(content.get("threshold", THRESHOLD))
-        hypotheses = [Hypothesis(**entry) for entry in content["hypotheses"]]
-    except (OSError, yaml.YAMLError, UnicodeDecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
-        expected = "a list `hypotheses` of {row, against, mark}, and perhaps a `threshold`"
-        raise UserError(f"{path} cannot be used ({' '.join(str(error).split())}): it must have {expected}") from error
-    if not 0 < threshold < 1:
-        raise UserError(f"{path}: the threshold {threshold:g} must be between 0 and 1")
+def read_hypotheses(path: Path) -> tuple[float, list[Hypothesis]]:
+    """Return threshold and hypotheses of a file such as configs/hypotheses.yaml."""
+    threshold, hypotheses = read_entries(path, "hypotheses", Hypothesis, "{row, against, mark}")
     for hypothesis in hypotheses:
         if not all(isinstance(text, str) and text.strip() for text in hypothesis):
             raise UserError(f"{path}: row, against and mark of {tuple(hypothesis)} must be texts")
-    return Hypotheses(threshold, hypotheses)
+    return threshold, hypotheses
+
+
+def read_entries(path: Path, key: str, entry_type: Callable[..., T], expected: str) -> tuple[float, list[T]]:
+    """Return the threshold for p-values and the entries of a YAML file; a `UserError` if they are not as `expected`."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        threshold = float(content.get("threshold", THRESHOLD))
+        entries = [entry_type(**entry) for entry in content[key]]
+    except (OSError, yaml.YAMLError, UnicodeDecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
+        expected = f"a list `{key}` of {expected}, and perhaps a `threshold`"
+        raise UserError(f"{path} cannot be used ({' '.join(str(error).split())}): it must have {expected}") from error
+    if not 0 < threshold < 1:
+        raise UserError(f"{path}: the threshold {threshold:g} must be between 0 and 1")
+    return threshold, entries
 
 
 def compare(
