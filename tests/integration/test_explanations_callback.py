@@ -12,6 +12,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+import wandb
 from lightning.pytorch.loggers import WandbLogger
 
 from apps.explanation_page import explanation_page
@@ -49,6 +50,7 @@ def fit(ranker: Ranker, data: Folder, folder: Path, epochs: int | None = None, w
     trainer.fit(ranker, data)
     if isinstance(logger, WandbLogger):
         logger.experiment.finish()
+        wandb.teardown()  # its process may still be writing the file
     return trainer
 
 
