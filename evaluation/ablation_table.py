@@ -11,10 +11,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from evaluation.measurements import Measurement
-from evaluation.significance import THRESHOLD, Hypothesis, Verdict, verdicts
+from evaluation.significance import Hypothesis, Verdict, read_entries, verdicts
 from lexical.errors import UserError
 
 MARK = "★"
@@ -54,11 +52,6 @@ class Ablation(NamedTuple):
         """What is changed, in a few words."""
         changes = [f"{key} {_shown(value)}" for key, value in self.changes.items()]
         return ", ".join([self.model] * (self.model != self.row) + changes) or "base"
-
-
-class Ablations(NamedTuple):
-    threshold: float
-    lines: list[Ablation]  # grouped by row, the base first
 
 
 class Export(NamedTuple):
@@ -112,22 +105,15 @@ class MeasuredLine(NamedTuple):
         return [self.ablation.name, self.ablation.claim, self.ablation.setting, value, alone, *test, *export]
 
 
-def read_ablations(path: Path) -> Ablations:
-    """Read a file such as configs/ablations.yaml; a `UserError` if it is not as expected."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        threshold = float(content.get("threshold", THRESHOLD))
-        lines = [Ablation(**entry) for entry in content["ablations"]]
-    except (OSError, yaml.YAMLError, UnicodeDecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
-        expected = "a list `ablations` of {name, row, claim} with perhaps ranker, changes, measure_only"
-        raise UserError(f"{path} cannot be used ({' '.join(str(error).split())}): it must have {expected}") from error
-    if not 0 < threshold < 1:
-        raise UserError(f"{path}: the threshold {threshold:g} must be between 0 and 1")
+def read_ablations(path: Path) -> tuple[float, list[Ablation]]:
+    """Return threshold and lines of a file such as configs/ablations.yaml, grouped by row, each base first."""
+    expected = "{name, row, claim} with perhaps ranker, changes, measure_only"
+    threshold, lines = read_entries(path, "ablations", Ablation, expected)
     for number, line in enumerate(lines):
         if problem := _problem(line, lines[:number]):
             raise UserError(f"{path}: the line {line.name!r} {problem}")
     rows = list(dict.fromkeys(line.row for line in lines))
-    return Ablations(threshold, sorted(lines, key=lambda line: rows.index(line.row)))
+    return threshold, sorted(lines, key=lambda line: rows.index(line.row))
 
 
 def _problem(line: Ablation, before: Sequence[Ablation]) -> str:

@@ -49,13 +49,13 @@ def run_ablations(argv: Sequence[str], path: Path = ABLATIONS) -> list[MeasuredL
         print(__doc__)
         return []
     only, rest = take_option(argv, "only")
-    ablations = read_ablations(path)
-    chosen = [line.name for line in ablations.lines] if only is None else only.split(",")
-    if unknown := set(chosen) - {line.name for line in ablations.lines}:
-        known = ", ".join(line.name for line in ablations.lines)
-        raise UserError(f"--only: there is no line {min(unknown)!r}; known are: {known}")
+    threshold, ablations = read_ablations(path)
+    known = [line.name for line in ablations]
+    chosen = known if only is None else only.split(",")
+    if unknown := set(chosen) - set(known):
+        raise UserError(f"--only: there is no line {min(unknown)!r}; known are: {', '.join(known)}")
     options = read_options(rest)
-    planned = plan_lines(ablations.lines, options)
+    planned = plan_lines(ablations, options)
     to_run = [entry for entry in planned if entry.line.name in chosen]
     steps = steps_of(to_run, options)
     print_plan(f"ablations on {options.folder.name}", steps, options.at_once)
@@ -64,9 +64,9 @@ def run_ablations(argv: Sequence[str], path: Path = ABLATIONS) -> list[MeasuredL
     steps = steps_of(planned, options)
     done = {title for title, group in steps.items() if all(step.state == DONE for step in group)}
     complete = [entry for entry in planned if {entry.ranker.title, entry.base.title} <= done]
-    lines = compare_with_bases(list(map(measured_line, complete)), ablations.threshold)
+    lines = compare_with_bases(list(map(measured_line, complete)), threshold)
     if lines:
-        text = markdown(lines, f"{options.folder.name}: ablations", ablations.threshold)
+        text = markdown(lines, f"{options.folder.name}: ablations", threshold)
         write_json(options.folder / "ablations.json", [line.entry() for line in lines])
         write_text(options.folder / "ablations.md", text)
         Console(width=None if Console().is_terminal else 220).print(Markdown(text))

@@ -174,11 +174,11 @@ def test_the_time_left_mentions_steps_of_unknown_length() -> None:
 
 
 def lines_of(options: Options) -> dict[str, PlannedLine]:
-    return {planned.line.name: planned for planned in plan_lines(read_ablations(ABLATIONS).lines, options)}
+    return {planned.line.name: planned for planned in plan_lines(read_ablations(ABLATIONS)[1], options)}
 
 
 def test_every_line_names_a_ranker_and_settings_that_it_has(tmp_path: Path) -> None:
-    lines = read_ablations(ABLATIONS).lines
+    _, lines = read_ablations(ABLATIONS)
     assert {line.model for line in lines} <= set(names("model"))
     planned = lines_of(options_of(tmp_path))
     assert set(planned) == {line.name for line in lines} - {"threshold_1e-3"}  # the base's own threshold on this data
