@@ -54,14 +54,6 @@ class Evidence(NamedTuple):
         """Return (query tokens,) P(q|D)."""
         return self.shares.sum(axis=1) + self.smoothing + self.floor
 
-    def fractions(self) -> Evidence:
-        """Divide all parts by P(q|D): those of a query token sum to 1, or to 0 if all are 0."""
-        whole = self.probabilities
-        whole = np.where(whole > 0, whole, 1.0)
-        return self._replace(
-            shares=self.shares / whole[:, None], smoothing=self.smoothing / whole, floor=self.floor / whole
-        )
-
 
 def model1_evidence(
     translation: np.ndarray, smoothing: np.ndarray, floor: float, normaliser: int, chunks: tuple[int, ...] = (0,)

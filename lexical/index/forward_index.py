@@ -57,15 +57,17 @@ def build_forward_index(blocks: Iterable[Ragged], vocabulary_size: int, folder: 
     ):
         offsets.append(np.zeros(1, np.int64))
         for block in blocks:
-            block_offsets, block_tokens, block_counts = _count_unique(block.offsets, np.array(block.values, np.int32))
-            offsets.append(block_offsets[1:] + postings)
-            tokens.append(block_tokens)
-            counts.append(block_counts)
+            keys = block.row_numbers() * vocabulary_size + block.values
+            unique, occurrences = np.unique(keys, return_counts=True)
+            rows, row_tokens = np.divmod(unique, max(1, vocabulary_size))
+            offsets.append(postings + offsets_of(np.bincount(rows, minlength=block.rows))[1:])
+            tokens.append(row_tokens)
+            counts.append(occurrences)
             lengths.append(block.lengths())
-            postings += len(block_tokens)
+            postings += len(unique)
             documents += block.rows
-            document_frequency += np.bincount(block_tokens, minlength=vocabulary_size)
-            collection_frequency += np.bincount(block_tokens, block_counts, vocabulary_size).astype(np.int64)
+            document_frequency += np.bincount(row_tokens, minlength=vocabulary_size)
+            collection_frequency += np.bincount(block.values, minlength=vocabulary_size)
     np.save(folder / "document_frequency.npy", document_frequency)
     np.save(folder / "collection_frequency.npy", collection_frequency)
     df = document_frequency.astype(np.float64)
@@ -93,27 +95,6 @@ def token_counts(index: ForwardIndex, queries: Ragged, candidates: Ragged) -> tu
     """
     starts = offsets_of(queries.lengths() * candidates.lengths())
     return starts, _token_counts(*queries, *candidates, index.offsets, index.tokens, index.counts, starts)
-
-
-@njit(cache=True, nogil=True)
-def _count_unique(offsets: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Count each document's unique tokens: (offsets, tokens, counts). Sorts `tokens` in place, row by row."""
-    rows = len(offsets) - 1
-    unique_offsets = np.zeros(rows + 1, np.int64)
-    unique = np.empty(len(tokens), np.int32)
-    counts = np.empty(len(tokens), np.int32)
-    n = 0
-    for i in range(rows):
-        row = tokens[offsets[i] : offsets[i + 1]]
-        row.sort()
-        for j in range(len(row)):
-            if j > 0 and row[j] == row[j - 1]:
-                counts[n - 1] += 1
-            else:
-                unique[n], counts[n] = row[j], 1
-                n += 1
-        unique_offsets[i + 1] = n
-    return unique_offsets, unique[:n], counts[:n]
 
 
 @njit(cache=True, nogil=True)

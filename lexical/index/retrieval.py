@@ -68,11 +68,11 @@ class RetrievalIndex:
             known = {row: tokens[tokens >= 0].tolist() for row in batch if len(tokens := queries.row(row))}
             rows = [row for row in batch if known.get(row)]  # a query without known words has no candidates
             if rows:
-                tokens = [known[row] for row in rows]
-                best, values = self._index.retrieve(tokens, k=deeper, n_threads=threads, show_progress=False)
+                texts = [known[row] for row in rows]
+                best, values = self._index.retrieve(texts, k=deeper, n_threads=threads, show_progress=False)
                 if id_order is not None and deeper > depth:
                     for i in np.flatnonzero((values[:, depth - 1] == values[:, depth]) & (values[:, depth] > 0)):
-                        best[i, :depth] = self._cut_by_id(tokens[i], values[i, :depth], id_order)
+                        best[i, :depth] = self._cut_by_id(texts[i], values[i, :depth], id_order)
                 best, values = best[:, :depth], values[:, :depth]
                 lengths[rows] = (values > 0).sum(axis=1)
                 documents.append(best[values > 0])

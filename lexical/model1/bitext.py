@@ -86,9 +86,9 @@ def make_bitext(
         options: how documents are cut and which pairs are dropped.
     """
     inputs = (*queries, *documents, *relevant, kept, rows, options.chunk, options.symmetric, options.length_ratio)
-    *sizes, dropped = _walk(*inputs, *_outputs(0, 0, 0), False)
+    *sizes, dropped = _walk(False, *inputs, *_outputs(0, 0, 0))
     outputs = _outputs(*sizes)
-    _walk(*inputs, *outputs, True)
+    _walk(True, *inputs, *outputs)
     return Bitext(Ragged(*outputs[:2]), Ragged(*outputs[2:]), dropped)
 
 
@@ -121,8 +121,8 @@ def _append(tokens, start, end, offsets, values, pair, size, write):  # type: ig
 
 @njit(cache=True, nogil=True)
 def _walk(  # type: ignore[no-untyped-def]
-    q_offsets, q_values, d_offsets, d_values, r_offsets, r_docs, kept, rows, chunk, symmetric, length_ratio,
-    source_offsets, source, target_offsets, target, write,
+    write, q_offsets, q_values, d_offsets, d_values, r_offsets, r_docs, kept, rows, chunk, symmetric, length_ratio,
+    source_offsets, source, target_offsets, target,
 ):  # fmt: skip
     """Return the number of (pairs, source tokens, target tokens, dropped pairs); store them too if `write`."""
     longest_query, longest_document = 0, 0

@@ -17,6 +17,7 @@ from numba import njit
 
 from lexical.batches import RankingBatch
 from lexical.index.forward_index import ForwardIndex
+from lexical.index.ragged import offsets_of
 
 
 class DistinctPairs(NamedTuple):
@@ -132,13 +133,9 @@ def _distinct_pairs(  # type: ignore[no-untyped-def]
 
 def tokens_of(forward: ForwardIndex, documents: np.ndarray) -> np.ndarray:
     """Return (tokens,) int64 ascending: the distinct tokens of the documents."""
+    documents = np.unique(documents).astype(np.int64)
+    lengths = forward.offsets[documents + 1] - forward.offsets[documents]
+    postings = np.arange(lengths.sum()) + np.repeat(forward.offsets[documents] - offsets_of(lengths)[:-1], lengths)
     used = np.zeros(forward.vocabulary_size, np.bool_)
-    _mark_tokens(forward.offsets, forward.tokens, np.unique(documents).astype(np.int64), used)
+    used[forward.tokens[postings]] = True
     return np.flatnonzero(used)
-
-
-@njit(cache=True, nogil=True)
-def _mark_tokens(offsets, tokens, documents, used):  # type: ignore[no-untyped-def]
-    for document in documents:
-        for k in range(offsets[document], offsets[document + 1]):
-            used[tokens[k]] = True

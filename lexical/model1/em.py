@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import get_num_threads, njit, prange
+from scipy.sparse import csr_array
 
 from lexical.index.ragged import Ragged, offsets_of
 from lexical.model1.bitext import Bitext
@@ -115,10 +116,12 @@ def train_model1(blocks: list[Bitext], vocabulary_size: int, iterations: int = 5
 
 
 def merged(a: PairCounts, b: PairCounts) -> PairCounts:
-    """Add two counts, over the union of their pairs."""
-    offsets = offsets_of(_union_lengths(*a.pairs, *b.pairs))
-    targets, values = _union(*a.pairs, a.values, *b.pairs, b.values, offsets)
-    return PairCounts(Ragged(offsets, targets), values, a.null + b.null)
+    """Add the counts of two first iterations, which are all above 0, over the union of their pairs."""
+    shape = (len(a.null), len(a.null))
+    x, y = (csr_array((counts.values, counts.pairs.values, counts.pairs.offsets), shape) for counts in (a, b))
+    total = x + y
+    pairs = Ragged(total.indptr.astype(np.int64, copy=False), total.indices.astype(np.int32, copy=False))
+    return PairCounts(pairs, total.data, a.null + b.null)
 
 
 def _no_counts(vocabulary_size: int) -> PairCounts:
@@ -263,36 +266,3 @@ def _normalise(offsets, values):  # type: ignore[no-untyped-def]
         if total > 0:
             for k in range(offsets[row], offsets[row + 1]):
                 values[k] /= total
-
-
-@njit(cache=True, nogil=True, parallel=True)
-def _union_lengths(a_offsets, a_targets, b_offsets, b_targets):  # type: ignore[no-untyped-def]
-    lengths = np.zeros(len(a_offsets) - 1, np.int64)
-    for row in prange(len(lengths)):
-        i, j = a_offsets[row], b_offsets[row]
-        while i < a_offsets[row + 1] and j < b_offsets[row + 1]:
-            left, right = a_targets[i], b_targets[j]
-            i += left <= right
-            j += right <= left
-            lengths[row] += 1
-        lengths[row] += a_offsets[row + 1] - i + b_offsets[row + 1] - j
-    return lengths
-
-
-@njit(cache=True, nogil=True, parallel=True)
-def _union(a_offsets, a_targets, a_values, b_offsets, b_targets, b_values, offsets):  # type: ignore[no-untyped-def]
-    targets = np.empty(offsets[-1], np.int32)
-    values = np.zeros(offsets[-1], np.float64)
-    for row in prange(len(offsets) - 1):
-        i, j = a_offsets[row], b_offsets[row]
-        for k in range(offsets[row], offsets[row + 1]):
-            take_a = j == b_offsets[row + 1] or (i < a_offsets[row + 1] and a_targets[i] <= b_targets[j])
-            take_b = i == a_offsets[row + 1] or (j < b_offsets[row + 1] and b_targets[j] <= a_targets[i])
-            targets[k] = a_targets[i] if take_a else b_targets[j]
-            if take_a:
-                values[k] += a_values[i]
-                i += 1
-            if take_b:
-                values[k] += b_values[j]
-                j += 1
-    return targets, values

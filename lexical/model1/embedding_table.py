@@ -110,23 +110,17 @@ def file_vectors(path: Path, vocabulary: Sequence[str]) -> TokenVectors:
                 if len(values) != dimensions or not values:
                     raise UserError(f"{path}:{line_number}: {len(values)} numbers instead of {dimensions}")
                 if word in numbers:
-                    vectors[numbers[word]] = _vector(values, path, line_number)
+                    vector = vectors[numbers[word]] = np.array(values, np.float32)
+                    if not np.isfinite(vector).all():
+                        raise UserError(f"{path}:{line_number}: a number is not finite")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: word vectors cannot be read ({error})") from error
+    except ValueError as error:
+        raise UserError(f"{path}:{line_number}: not a line of numbers ({error})") from error
     if not vectors:
         raise UserError(f"{path} has no vector for any token of the field")
     tokens = np.array(sorted(vectors), np.int32)
     return TokenVectors(tokens, np.stack([vectors[token] for token in tokens.tolist()]))
-
-
-def _vector(values: list[str], path: Path, line_number: int) -> np.ndarray:
-    try:
-        vector = np.array(values, np.float32)
-    except ValueError as error:
-        raise UserError(f"{path}:{line_number}: not a line of numbers ({error})") from error
-    if not np.isfinite(vector).all():
-        raise UserError(f"{path}:{line_number}: a number is not finite")
-    return vector
 
 
 def _is_word(token: str) -> bool:

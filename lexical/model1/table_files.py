@@ -28,6 +28,7 @@ from safetensors import SafetensorError, safe_open
 from lexical.errors import UserError
 from lexical.index.ragged import Ragged, offsets_of
 from lexical.model1.table import TranslationTable
+from lexical.small_files import read_json
 
 FILES = TABLE, VOCABULARY, META = "table.safetensors", "vocab.txt", "meta.json"
 FORMAT = 1
@@ -189,10 +190,8 @@ def load_table(folder: Path) -> SavedTable:
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    try:
-        meta = json.loads((folder / META).read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{folder / META} cannot be read ({error})") from error
+    """Return the description of a table; a `UserError` if it is not one that this version reads."""
+    meta = read_json(folder / META, "copy or make the table again")
     if not isinstance(meta, dict) or not isinstance(meta.get("sha256"), dict):
         raise UserError(f"{folder / META} is not the description of a translation table")
     if meta.get("format") != FORMAT:

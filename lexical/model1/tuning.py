@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product, starmap
 from typing import NamedTuple
 
 import numpy as np
@@ -89,7 +90,7 @@ def tune_table(
     trials: list[TableTrial] = []
     for threshold in grid.thresholds:
         others = others_rescaled(learned.pruned(threshold))
-        trials += _trials(others, threshold, grid.p_self, grid.smoothing, judged, on_trial)
+        trials += _trials(others, grid._replace(thresholds=(threshold,)), judged, on_trial)
     return max(trials, key=_rounded_mrr)
 
 
@@ -100,26 +101,22 @@ def tune_smoothing(
     on_trial: Callable[[TableTrial], None] = lambda trial: None,
 ) -> TableTrial:
     """Return the best lambda for a table that is final: threshold and p_self of its settings are NaN."""
-    best = max(_trials(table, math.nan, (0.0,), smoothing, judged, on_trial), key=_rounded_mrr)
+    grid = TableGrid((math.nan,), (0.0,), smoothing)
+    best = max(_trials(table, grid, judged, on_trial), key=_rounded_mrr)
     return TableTrial(best.settings._replace(p_self=math.nan), best.mrr)
 
 
 def _trials(
-    others: TranslationTable,
-    threshold: float,
-    p_self_values: Sequence[float],
-    smoothing_values: Sequence[float],
-    judged: JudgedQueries,
-    on_trial: Callable[[TableTrial], None],
+    others: TranslationTable, grid: TableGrid, judged: JudgedQueries, on_trial: Callable[[TableTrial], None]
 ) -> Iterator[TableTrial]:
+    """Try all settings of one table, pruned by the only threshold of `grid`."""
     background = collection_probability(judged.forward)
     terms = gather_terms(others, judged.forward, judged.queries, judged.task.candidates)
-    for p_self in p_self_values:
-        for smoothing in smoothing_values:
-            scores = mixture_scores(terms, judged.task.candidates, background, p_self, smoothing)
-            trial = TableTrial(TableSettings(threshold, p_self, smoothing), _best_mrr(judged, scores))
-            on_trial(trial)
-            yield trial
+    for settings in starmap(TableSettings, product(*grid)):
+        scores = mixture_scores(terms, judged.task.candidates, background, settings.p_self, settings.smoothing)
+        trial = TableTrial(settings, _best_mrr(judged, scores))
+        on_trial(trial)
+        yield trial
 
 
 def gather_terms(others: TranslationTable, index: ForwardIndex, queries: Ragged, candidates: Ragged) -> MixtureTerms:
@@ -150,11 +147,11 @@ def _rounded_mrr(trial: TableTrial) -> float:
 
 def _best_mrr(judged: JudgedQueries, scores: np.ndarray) -> float:
     """Return the MRR of the scores, or of their fusion with the first stage at the best of a few weights."""
-    task, first, weights = judged.task, judged.first_stage, FUSION_WEIGHTS
+    task, first = judged.task, judged.first_stage
+    weights = (1.0,) if first is None else FUSION_WEIGHTS
     if not task.candidates.rows:
         return 0.0
-    if first is None:
-        first, weights = np.zeros(len(scores), np.float32), (1.0,)
+    first = np.zeros(len(scores), np.float32) if first is None else first
     if len(first) != len(scores):
         raise ValueError(f"{len(first):,} scores of the first stage for {len(scores):,} candidates")
     values = _fused_reciprocal_ranks(

@@ -265,7 +265,7 @@ def counts_of(values: dict[tuple[int, int], float], null: list[float]) -> PairCo
 
 some_counts = st.builds(
     counts_of,
-    st.dictionaries(st.tuples(*[st.integers(0, VOCABULARY - 1)] * 2), st.floats(0, 9), max_size=20),
+    st.dictionaries(st.tuples(*[st.integers(0, VOCABULARY - 1)] * 2), st.floats(0.01, 9), max_size=20),
     st.lists(st.floats(0, 9), min_size=VOCABULARY, max_size=VOCABULARY),
 )
 
