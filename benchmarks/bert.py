@@ -3,23 +3,23 @@
     python benchmarks/bert.py [--pairs 64] [--repeats 5] [--parts cross_encoder,table,heads] [--small]
 
 Texts are made of frequent whole words of the packaged tokenizer, with the lengths of the embedded docstrings (deciles),
-so that both sides read the same pieces. The encoder is the packaged one, 6 x 384, but for the cost of the heads: there
-it is a randomly initialised 12 x 768 BERT, and documents have 1,431 pieces, three full chunks. Ours and the other take
-turns; what is compared is the median of the ratios of each turn. Everything is float32.
+so that both sides read the same pieces. The encoder is the packaged one, 6 x 384; for the cost of the heads it is a
+random 12 x 768 BERT, and documents have 1,431 pieces, three full chunks. Ours and theirs alternate, and the median of
+the ratios of all rounds is compared. Everything is float32.
 
-Cost of a head: whole passes differ by more from round to round than a head costs. So what stands behind the encoder is
-timed by itself, in many short rounds on the same hidden states, and what a head takes there more than vanilla does is
-set against the time of a whole vanilla pass. What the encoder itself takes more (to keep all its layers for a CEDR
-head, to bring gradients into them) is not in it: the ratios of whole rounds stand beside it.
+Cost of a head: whole passes differ more from round to round than a head costs. So what follows the encoder is timed by
+itself, in many short rounds on the same hidden states; the extra time of a head over vanilla is divided by the time of
+a whole vanilla pass. That leaves out what the encoder takes more (keeping all its layers for a CEDR head, gradients for
+them): the ratios of whole rounds are printed beside it.
 
-Training: forward, backward, optimiser over (query, relevant, other) triples, `--at_once` of them at once on both sides;
-ours starts from prepared word pieces, as in train.py. The CrossEncoder is trained by its own MarginMSELoss. Re-ranking:
-`score_texts`, tokenisation included as it is in `CrossEncoder.predict`; and `score` on prepared word pieces, which is
-what train.py and evaluate.py do.
+Training: forward, backward and optimiser over (query, relevant, other) triples, `--at_once` of them at once on both
+sides; ours starts from prepared word pieces, as train.py does. The CrossEncoder is trained with its own MarginMSELoss.
+Re-ranking: `score_texts`, tokenisation included as in `CrossEncoder.predict`; and `score` on prepared word pieces, as
+in train.py and evaluate.py.
 
-Bounds: training and re-ranking at least as fast as CrossEncoder; what a head adds behind the encoder at most 5 % of a
-vanilla pass for Model 1, 10 % for DRMM; the CPU scorer of `nn_model1_exp` at least 1,000 times the throughput of
-bert_vanilla_short. Exits with 1 if one is missed. Wants two idle cores. --small: tiny sizes, nothing is bounded.
+Bounds: training and re-ranking at least as fast as CrossEncoder; a head adds at most 5 % of a vanilla pass for Model 1,
+10 % for DRMM; the CPU scorer of `nn_model1_exp` has at least 1,000 times the throughput of bert_vanilla_short. Exits
+with 1 if a bound is missed. Needs two idle cores. --small: tiny sizes, no bounds.
 """
 
 from __future__ import annotations
@@ -47,17 +47,18 @@ from lexical.index.forward_index import build_forward_index, open_forward_index
 from lexical.index.ragged import Ragged, offsets_of, ragged
 from lexical.model1.scorer import model1_scores
 from lexical.model1.table import TranslationTable
-from lightning_modules.bert.chunk_encoder import on_device
-from lightning_modules.bert.ranker import BertRanker
+from lightning_modules import BertRanker
+from lightning_modules.bert.chunk_encoder import to_device
+from lightning_modules.bert.chunks import PairInputs
 from lightning_modules.bert.saved_ranker import read_tokenizer
 
 QUERY_LENGTHS = [3, 6, 8, 9, 10, 12, 13, 15, 18, 23, 32]  # deciles of the training queries of pydocs_passage, cut
 DOCUMENT_LENGTHS = [12, 29, 43, 61, 83, 113, 154, 219, 326, 561, 9551]  # and of its documents
 LONGEST = 477
-HEAD_COST = {"model1": 1.05, "drmm": 1.10}
-FASTER_TABLE = 1000.0
-SHORT_ROUNDS = 20  # of what stands behind the encoder
-QUICK_RUNS = 50  # of the scorer that is timed beside one run of BERT
+HEAD_BOUNDS = {"model1": 1.05, "drmm": 1.10}
+TABLE_SPEEDUP = 1000.0
+SHORT_ROUNDS = 20  # of what follows the encoder
+QUICK_RUNS = 50  # of the CPU scorer for each run of BERT
 TABLE_ROW = 840  # entries of a query token: 2.75% of the vocabulary, as the exported table of the README
 
 
@@ -76,7 +77,7 @@ class Texts:
 
         self.queries = [text(QUERY_LENGTHS, 32) for _ in range(triples)]
         self.documents = [text(DOCUMENT_LENGTHS, LONGEST) for _ in range(2 * triples)]
-        pieces = [tokenizer.encode(one, add_special_tokens=False).ids for one in (*self.queries, *self.documents)]
+        pieces = [tokenizer.encode(text, add_special_tokens=False).ids for text in (*self.queries, *self.documents)]
         self.query_pieces = ragged(pieces[:triples], np.int32)
         self.document_pieces = ragged(pieces[triples:], np.int32)
 
@@ -85,7 +86,7 @@ class Texts:
         end = len(self.queries) if end is None else end
         rows = [self.query_pieces.row(i) for i in range(first, end)]
         candidates = ragged([[2 * i, 2 * i + 1] for i in range(first, end)], np.int32)
-        forward: Any = None  # bags of words are not looked at
+        forward: Any = None  # bags of words are not read
         return RankingBatch(forward, ragged(rows, np.int32), candidates, self.document_pieces)
 
 
@@ -93,15 +94,15 @@ def ranker_of(head: str, backbone: str, chunks: int = 1, trained: bool = True) -
     ranker = BertRanker(head, chunks, backbone)  # type: ignore[arg-type]
     pieces = read_tokenizer(packaged_encoder()).get_vocab()
     vocabulary = sorted(pieces, key=lambda piece: pieces[piece])
-    ranker.use_vocabulary(vocabulary)
-    ranker.margin = 1e6  # that no pair keeps: nothing is spared, as with the other
+    ranker.build_for(vocabulary)
+    ranker.margin = 1e6  # no pair keeps it: every backward pass is computed, as by the CrossEncoder
     if trained:
         ranker.start_weights(vocabulary)
     return ranker
 
 
 def our_step(ranker: BertRanker, optimizer: torch.optim.Optimizer, batches: list[RankingBatch]) -> float:
-    """One optimiser step over all batches; the share of positions that were padding."""
+    """Make one optimiser step over all batches; return the share of positions that were padding."""
     optimizer.zero_grad()
     padding = []
     for batch in batches:
@@ -119,15 +120,15 @@ def seconds(run: Callable[..., Any], *arguments: Any) -> float:
     return time.perf_counter() - started
 
 
-def turns(ours: Callable[[], Any], other: Callable[[], Any], repeats: int) -> tuple[float, float, float]:
-    """Median seconds of ours and of the other, and the median of other / ours; a first turn warms up."""
+def alternate(ours: Callable[[], Any], other: Callable[[], Any], repeats: int) -> tuple[float, float, float]:
+    """Return the median seconds of ours and of the other, and the median of other / ours; the first round warms up."""
     times = [(seconds(ours), seconds(other)) for _ in range(repeats + 1)][1:]
-    mine, theirs = zip(*times, strict=True)
-    return median(mine), median(theirs), median(b / a for a, b in times)
+    our_times, other_times = zip(*times, strict=True)
+    return median(our_times), median(other_times), median(b / a for a, b in times)
 
 
-def held(what: str, met: bool, bounded: bool) -> bool:
-    print(f"  {what}: {'held' if met else 'MISSED' if bounded else 'not bounded here'}", flush=True)
+def report(line: str, met: bool, bounded: bool) -> bool:
+    print(f"  {line}: {'met' if met else 'MISSED' if bounded else 'no bound here'}", flush=True)
     return met or not bounded
 
 
@@ -157,27 +158,29 @@ def beside_cross_encoder(options: argparse.Namespace) -> bool:
 
     lengths = texts.document_pieces.lengths() + texts.query_pieces.lengths().repeat(2) + 3
     blocks = [lengths[2 * first : 2 * end][side::2] for first, end in borders for side in (0, 1)]
-    their_padding = 1 - sum(int(one.sum()) for one in blocks) / sum(int(one.max()) * len(one) for one in blocks)
-    mine, other, ratio = turns(step, their_step, options.repeats)
+    their_padding = 1 - sum(int(block.sum()) for block in blocks) / sum(
+        int(block.max()) * len(block) for block in blocks
+    )
+    our_seconds, other, ratio = alternate(step, their_step, options.repeats)
     count = 2 * options.pairs
     print(f"training, {options.pairs} triples, {at_once} at once, {lengths.mean():.0f} positions a sequence:")
-    print(f"  ours {count / mine:.1f} sequences/s (padding {median(padding):.1%}), CrossEncoder {count / other:.1f} "
-          f"(padding {their_padding:.1%})")  # fmt: skip
-    met = held(f"ours / CrossEncoder {ratio:.2f}, bound 1", ratio >= 1, bounded)
+    print(f"  ours {count / our_seconds:.1f} sequences/s (padding {median(padding):.1%})")
+    print(f"  CrossEncoder {count / other:.1f} sequences/s (padding {their_padding:.1%})")
+    met = report(f"ours / CrossEncoder {ratio:.2f}, bound 1", ratio >= 1, bounded)
 
     ranker.eval()
     ranker.tokenizer = read_tokenizer(packaged_encoder())
-    pairs = [(texts.queries[i // 2], one) for i, one in enumerate(texts.documents)]
+    pairs = [(texts.queries[i // 2], document) for i, document in enumerate(texts.documents)]
     columns = [list(column) for column in zip(*pairs, strict=True)]
-    for what, run in (
+    for name, run in (
         ("score_texts", lambda: ranker.score_texts(*columns)),
         ("score on prepared pieces", lambda: ranker.score(texts.batch())),
     ):
-        mine, other, ratio = turns(run, lambda: theirs.predict(pairs, batch_size=32), options.repeats)
-        print(f"re-ranking, {what}: ours {count / mine:.1f} passages/s, CrossEncoder {count / other:.1f}")
-        met = held(f"ours / CrossEncoder {ratio:.2f}, bound 1", ratio >= 1, bounded) and met
-    inputs = ranker.inputs_of(texts.batch(), np.arange(count), scored=True)
-    print(f"  padding of ours when re-ranking: {inputs.padding:.1%}")
+        our_seconds, other, ratio = alternate(run, lambda: theirs.predict(pairs, batch_size=32), options.repeats)
+        print(f"re-ranking, {name}: ours {count / our_seconds:.1f} passages/s, CrossEncoder {count / other:.1f}")
+        met = report(f"ours / CrossEncoder {ratio:.2f}, bound 1", ratio >= 1, bounded) and met
+    inputs = ranker.inputs_of(texts.batch(), np.arange(count), for_scores=True)
+    print(f"  padding of ours when re-ranking: {PairInputs((inputs,)).padding:.1%}")
     return met
 
 
@@ -209,48 +212,48 @@ def cost_of_heads(options: argparse.Namespace) -> bool:
         return rankers[head][0].eval().score(batch)
 
     print(f"cost of the heads over vanilla, {layers} x {width}, two documents of 1,431 pieces, query of 16:")
-    for what, run, training in (("training step", step, True), ("re-ranking", score, False)):
+    for name, run, training in (("training step", step, True), ("re-ranking", score, False)):
         whole = [{head: seconds(run, head) for head in rankers} for _ in range(options.repeats + 1)][1:]
-        vanilla = median(one["vanilla"] for one in whole)
-        behind = {head: BehindTheEncoder(ranker, batch, training) for head, (ranker, _) in rankers.items()}
-        short = [{head: seconds(one) for head, one in behind.items()} for _ in range(SHORT_ROUNDS + 2)][2:]
-        print(f"  {what}: vanilla {vanilla:.2f} s, {options.repeats} rounds", flush=True)
+        vanilla = median(times["vanilla"] for times in whole)
+        after = {head: AfterTheEncoder(ranker, batch, training) for head, (ranker, _) in rankers.items()}
+        short = [{head: seconds(run_head) for head, run_head in after.items()} for _ in range(SHORT_ROUNDS + 2)][2:]
+        print(f"  {name}: vanilla {vanilla:.2f} s, {options.repeats} rounds", flush=True)
         for head in list(rankers)[1:]:
-            more = median(one[head] - one["vanilla"] for one in short)
-            ratio, bound = 1 + more / vanilla, HEAD_COST.get(head)
-            rounds = sorted(one[head] / one["vanilla"] for one in whole)
+            more = median(times[head] - times["vanilla"] for times in short)
+            ratio, bound = 1 + more / vanilla, HEAD_BOUNDS.get(head)
+            rounds = sorted(times[head] / times["vanilla"] for times in whole)
             limit = "" if bound is None else f", bound {bound:.2f}"
             by_rounds = f"whole rounds {median(rounds):.3f}, from {rounds[0]:.3f} to {rounds[-1]:.3f}"
             line = f"{head} takes {1000 * more:.0f} ms more: {ratio:.3f} of vanilla{limit} ({by_rounds})"
-            met = held(line, bound is None or ratio <= bound, not options.small) and met
+            met = report(line, bound is None or ratio <= bound, not options.small) and met
     return met
 
 
-class BehindTheEncoder:
-    """What a ranker does with given hidden states: gathering, head and, in training, the way back to those states."""
+class AfterTheEncoder:
+    """Gathering and head on given hidden states and, in training, the backward pass to those states."""
 
     def __init__(self, ranker: BertRanker, batch: RankingBatch, training: bool) -> None:
         self.ranker, self.training = ranker.train(training), training
-        inputs = ranker.inputs_of(batch, np.arange(len(batch.candidates.values)), scored=not training)
-        self.inputs = on_device(inputs, ranker.device)
+        inputs = ranker.inputs_of(batch, np.arange(len(batch.candidates.values)), for_scores=not training)
+        self.inputs = to_device(inputs, ranker.device)
         with torch.no_grad():
             self.hidden = [ranker.encoder.hidden(group) for group in self.inputs.groups]
         for states in self.hidden:
-            for one in states:
-                one.requires_grad_(training)
+            for state in states:
+                state.requires_grad_(training)
 
     def __call__(self) -> None:
         ranker = self.ranker
         if not self.training:
             with torch.no_grad():
-                for one in ranker.encoder.hand_on(self.inputs, self.hidden).pairs():
-                    ranker.head(one)
+                for pair in ranker.encoder.gather(self.inputs, self.hidden).pairs():
+                    ranker.head(pair)
             return
-        scores = ranker.head(ranker.encoder.hand_on(self.inputs, self.hidden)).view(-1, 2)
+        scores = ranker.head(ranker.encoder.gather(self.inputs, self.hidden)).view(-1, 2)
         F.relu(1 - scores[:, 0] + scores[:, 1]).sum().backward()
         for states in self.hidden:
-            for one in states:
-                one.grad = None
+            for state in states:
+                state.grad = None
 
 
 def distance_to_the_table(options: argparse.Namespace) -> bool:
@@ -274,7 +277,7 @@ def distance_to_the_table(options: argparse.Namespace) -> bool:
     print(
         f"bert_vanilla_short {slow / count * 1e6:,.0f} ms per 1,000 passages, nn_model1_exp {fast / count * 1e6:.2f} ms"
     )
-    return held(f"ratio {ratio:,.0f}, bound {FASTER_TABLE:,.0f}", ratio >= FASTER_TABLE, not options.small)
+    return report(f"ratio {ratio:,.0f}, bound {TABLE_SPEEDUP:,.0f}", ratio >= TABLE_SPEEDUP, not options.small)
 
 
 PARTS = {"cross_encoder": beside_cross_encoder, "table": distance_to_the_table, "heads": cost_of_heads}
@@ -284,7 +287,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("pairs", 64), ("at_once", 8), ("repeats", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--parts", default=",".join(PARTS), help="which of them, separated by commas")
+    parser.add_argument("--parts", default=",".join(PARTS), help="separated by commas")
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
     if options.small:
