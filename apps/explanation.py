@@ -145,17 +145,18 @@ def _adjacent(text: str, end: int, start: int) -> bool:
 
 def feature_view(feature: Feature, query: str, text: str, pieces: bool = False) -> FeatureView:
     """Sum the evidence of tokens to that of words."""
-    evidence, parts = feature.evidence, feature.evidence.fractions()
+    evidence = feature.evidence
     q_read, d_read = evidence.shares.shape
+    scale = 1 / np.where(evidence.probabilities > 0, evidence.probabilities, 1.0)  # shares of P(q|D): they sum to 1
     document_words = words_of(feature.document[:d_read], text, pieces)
     first_tokens = np.array([word.tokens.start for word in document_words], np.int64)
-    shares = np.add.reduceat(parts.shares, first_tokens, axis=1) if document_words else np.zeros((q_read, 0))
+    by_word = np.add.reduceat(evidence.shares, first_tokens, axis=1) if document_words else np.zeros((q_read, 0))
     query_words = []
     for word in words_of(feature.query[:q_read], query, pieces):
         tokens, value = word.tokens, float(evidence.values[word.tokens].sum())
-        rest = float(parts.smoothing[tokens].mean()), float(parts.floor[tokens].mean())
-        log_score = value * evidence.normaliser
-        query_words.append(QueryWord(*word[:3], value, log_score, shares[tokens].mean(axis=0), *rest))
+        fractions = (by_word[tokens] * scale[tokens, None]).mean(axis=0)
+        smoothing, floor = (float((part * scale)[tokens].mean()) for part in (evidence.smoothing, evidence.floor))
+        query_words.append(QueryWord(*word[:3], value, value * evidence.normaliser, fractions, smoothing, floor))
     unread_from = feature.document[d_read].start if d_read < len(feature.document) else None
     chunks = [int(np.searchsorted(first_tokens, start, side="right")) - 1 for start in evidence.chunks[1:]]
     return FeatureView(

@@ -45,7 +45,7 @@ class Hits(NamedTuple):
     ranks: np.ndarray  # (hits,) int64 rank among the candidates, from 1; 0 for a document that is not ranked
     scores: np.ndarray  # (hits,) float32 scores of the row, fused where it is a fusion
     alone: np.ndarray  # (hits,) float32 the ranker's own scores
-    first_stage: np.ndarray | None  # (hits,) float32 normalised BM25; None where nothing is fused
+    first_stage: np.ndarray | None = None  # (hits,) float32 normalised BM25, where it is fused with
 
     def part(self, first: int, last: int) -> Hits:
         return Hits._make(None if array is None else array[first:last] for array in self)
@@ -96,7 +96,7 @@ class Searcher:
         """Return the documents in the order of the row's scores, ties by document id."""
         ranks = np.arange(1, len(documents) + 1)
         if not len(documents):
-            return Hits(documents, ranks, *np.zeros((2, 0), np.float32), None)
+            return Hits(documents, ranks, np.zeros(0, np.float32), np.zeros(0, np.float32))
         batch = self._batch(ranker, query, documents)
         scores = alone = ranker.score(batch)
         first_stage = None
@@ -150,7 +150,7 @@ class Searcher:
     def explain_alone(self, name: str, ranker: Ranker, query: Query, documents: np.ndarray) -> list[Explanation]:
         """Explain the ranker's own scores of the documents, in this order; nothing is fused or ranked."""
         alone = ranker.score(self._batch(ranker, query, documents))
-        hits = Hits(documents, np.zeros(len(documents), np.int64), alone, alone, None)
+        hits = Hits(documents, np.zeros(len(documents), np.int64), alone, alone)
         return list(self.explain(name, ranker, query, hits))
 
     @lru_cache(maxsize=256)  # noqa: B019 - the same documents come again

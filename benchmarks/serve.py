@@ -3,10 +3,10 @@
     python benchmarks/serve.py [--queries 400] [--clients 1,8] [--ranker nn_model1_exp] [--data pydocs_passage]
                                [--output_dir outputs]
 
-Starts `serve.py` as a process of its own on a free port of 127.0.0.1 and asks it test queries, each once, over
-connections that stay open: first for `search` (BM25 retrieval of 1,000 candidates, and both rankings of them), then for
-`evidence` (the same with the evidence of ten documents of each). Printed are the median and the 99th percentile of what
-a client waits for each, and answers per second of both together. Some queries before that are not counted.
+Starts `serve.py` as a process of its own on a free port of 127.0.0.1 and sends it test queries, each once, over
+connections that stay open: first to `search` (BM25 retrieval of 1,000 candidates, and both rankings of them), then to
+`evidence` (the same with the evidence of ten documents of each). Prints the median and the 99th percentile of what a
+client waits for each, and the answers per second of both together, after some queries that are not counted.
 
 The ranker must be trained: `python train.py --model nn_model1` makes nn_model1_exp too.
 """
@@ -34,8 +34,8 @@ sys.path.insert(0, str(ROOT))
 WARM_UP = 20  # queries that are not counted
 
 
-class Answered(NamedTuple):
-    """Milliseconds that a client has waited."""
+class Latency(NamedTuple):
+    """Milliseconds that a client has waited for the two answers to a query, and the candidates of the query."""
 
     search: float
     evidence: float
@@ -50,50 +50,50 @@ def test_queries(arguments: argparse.Namespace) -> list[str]:
     return list(built.data.prepared.query_sets["test"].texts)
 
 
-def started(arguments: argparse.Namespace) -> tuple[subprocess.Popen[str], int]:
-    """The server and its port, when it is ready."""
+def start_server(arguments: argparse.Namespace) -> tuple[subprocess.Popen[str], int]:
+    """Return the server and its port, when it answers."""
     command = [sys.executable, str(ROOT / "serve.py"), "--data", arguments.data, "--models", arguments.ranker]
     command += ["--output_dir", arguments.output_dir, "--port", "0", *arguments.rest]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert server.stderr is not None
     last = ""
     for line in server.stderr:
-        if found := re.search(r"http://127\.0\.0\.1:(\d+)/", line):
-            threading.Thread(target=server.stderr.read, daemon=True).start()  # or it would wait for a reader
-            return server, int(found[1])
+        if match := re.search(r"http://127\.0\.0\.1:(\d+)/", line):
+            threading.Thread(target=server.stderr.read, daemon=True).start()  # a full pipe would block the server
+            return server, int(match[1])
         last = line
     sys.exit(f"benchmarks/serve.py: the server did not start: {last.strip()}")
 
 
-def ask(connection: http.client.HTTPConnection, query: str, ranker: str) -> Answered:
+def send_query(connection: http.client.HTTPConnection, query: str, ranker: str) -> Latency:
     body = json.dumps({"query": query, "ranker": ranker})
-    waited, candidates = [], 0
-    for what in ("search", "evidence"):
-        began = time.perf_counter()
-        connection.request("POST", f"/{what}", body, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        content = answer.read()
-        waited.append(1000 * (time.perf_counter() - began))
-        found = json.loads(content)
-        if answer.status != 200:
-            raise RuntimeError(found["error"])
-        candidates = found.get("candidates", candidates)
-    return Answered(*waited, candidates)
+    milliseconds, candidates = [], 0
+    for path in ("search", "evidence"):
+        started = time.perf_counter()
+        connection.request("POST", f"/{path}", body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        text = response.read()
+        milliseconds.append(1000 * (time.perf_counter() - started))
+        content = json.loads(text)
+        if response.status != 200:
+            raise RuntimeError(content["error"])
+        candidates = content.get("candidates", candidates)
+    return Latency(*milliseconds, candidates)
 
 
-def measured(port: int, queries: Sequence[str], clients: int, ranker: str) -> tuple[list[Answered], float]:
-    """All answers, and the seconds that they took together."""
+def measure(port: int, queries: Sequence[str], clients: int, ranker: str) -> tuple[list[Latency], float]:
+    """Return the latency of each query, and the seconds that all took together."""
 
-    def client(number: int) -> list[Answered]:
+    def run_client(number: int) -> list[Latency]:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        answers = [ask(connection, query, ranker) for query in queries[number::clients]]
+        latencies = [send_query(connection, query, ranker) for query in queries[number::clients]]
         connection.close()
-        return answers
+        return latencies
 
-    began = time.perf_counter()
+    started = time.perf_counter()
     with ThreadPoolExecutor(clients) as pool:
-        answers = [one for some in pool.map(client, range(clients)) for one in some]
-    return answers, time.perf_counter() - began
+        latencies = [latency for part in pool.map(run_client, range(clients)) for latency in part]
+    return latencies, time.perf_counter() - started
 
 
 def main() -> None:
@@ -105,22 +105,22 @@ def main() -> None:
     parser.add_argument("--output_dir", default="outputs")
     arguments, arguments.rest = parser.parse_known_args()
     texts = test_queries(arguments)
-    server, port = started(arguments)
+    server, port = start_server(arguments)
     try:
-        counts = [int(one) for one in arguments.clients.split(",")]
+        counts = [int(count) for count in arguments.clients.split(",")]
         if len(texts) < WARM_UP + len(counts) * arguments.queries:
             sys.exit(f"benchmarks/serve.py: there are {len(texts):,} test queries: give a smaller --queries")
-        measured(port, texts[:WARM_UP], 1, arguments.ranker)
-        print(f"{arguments.ranker} on {arguments.data}, {arguments.queries} queries that are asked once")
+        measure(port, texts[:WARM_UP], 1, arguments.ranker)
+        print(f"{arguments.ranker} on {arguments.data}, {arguments.queries} queries, each sent once")
         print(f"{'clients':>7} {'search p50':>11} {'p99':>8} {'evidence p50':>13} {'p99':>8} {'answers/s':>10}")
         first = WARM_UP
         for clients in counts:
-            queries = texts[first : first + arguments.queries]  # none that was asked before: nothing is remembered
+            queries = texts[first : first + arguments.queries]  # new ones, so that nothing comes from a cache
             first += arguments.queries
-            answers, seconds = measured(port, queries, clients, arguments.ranker)
-            search, evidence, candidates = (np.array(one) for one in zip(*answers, strict=True))
-            (a, b), (c, d) = (np.percentile(one, [50, 99]) for one in (search, evidence))
-            print(f"{clients:>7} {a:8.1f} ms {b:5.1f} ms {c:10.1f} ms {d:5.1f} ms {2 * len(answers) / seconds:10.1f}"
+            latencies, seconds = measure(port, queries, clients, arguments.ranker)
+            search, evidence, candidates = (np.array(column) for column in zip(*latencies, strict=True))
+            (a, b), (c, d) = (np.percentile(column, [50, 99]) for column in (search, evidence))
+            print(f"{clients:>7} {a:8.1f} ms {b:5.1f} ms {c:10.1f} ms {d:5.1f} ms {2 * len(latencies) / seconds:10.1f}"
                   f"   (median of {np.median(candidates):,.0f} candidates)")  # fmt: skip
     finally:
         server.send_signal(signal.SIGTERM)
