@@ -140,10 +140,10 @@ def _interruptible(running: Sequence[_Running]) -> Iterator[None]:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     for number, handler in handlers.items():
-        if handler is not signal.SIG_IGN:  # as nohup sets it
-            signal.signal(number, interrupt)
+        if number != signal.SIGHUP or handler is not signal.SIG_IGN:  # nohup ignores it
+            signal.signal(number, interrupt)  # an ignored SIGINT, as of background jobs, would be ignored by the steps
     try:
         yield
     except BaseException:

@@ -40,7 +40,8 @@ except KeyboardInterrupt:
     raise SystemExit(130)
 """
 RUN = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.{background})  # shells let background jobs ignore it
 from pathlib import Path
 sys.path.insert(0, {root!r})
 import pipeline.scheduler
@@ -147,10 +148,14 @@ def test_a_step_gets_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 # --- interrupted
 
 
-def started(folder: Path, names: list[str], *options: str, patience: float = 20.0) -> subprocess.Popen[str]:
+def started(
+    folder: Path, names: list[str], *options: str, patience: float = 20.0, background: str = "default_int_handler"
+) -> subprocess.Popen[str]:
     """Start a scheduler with sleeping steps, and wait until all of them run."""
     sleep = script(folder, "sleep", SLEEP)
-    run = RUN.format(root=str(ROOT), sleep=sleep, names=names, options=options, patience=patience)
+    run = RUN.format(
+        root=str(ROOT), sleep=sleep, names=names, options=options, patience=patience, background=background
+    )
     process = subprocess.Popen(
         [sys.executable, script(folder, "run", run)], cwd=folder, stderr=subprocess.PIPE, text=True,
         start_new_session=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
@@ -166,7 +171,7 @@ def started(folder: Path, names: list[str], *options: str, patience: float = 20.
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_steps_have_time_to_clean_up(names: list[str], number: signal.Signals, tmp_path: Path) -> None:
     """SIGINT reaches the whole process group, as from a terminal, SIGTERM the scheduler alone, as from a batch system."""
-    process = started(tmp_path, names)
+    process = started(tmp_path, names, background="SIG_IGN" if number == signal.SIGTERM else "default_int_handler")
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
     error = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and f"ending {len(names)} running step(s)" in error
