@@ -244,8 +244,8 @@ def test_wandb_artifacts_name_what_they_were_made_from(trained: Trained) -> None
     }  # W&B logs tables as artifacts of its own
     (reference,) = (reference for reference, metadata in artifacts.items() if metadata["type"] == "runs")
     types = [artifacts[reference]["type"]]
-    while artifacts[reference]["made_from"]:
-        reference = artifacts[reference]["made_from"][0]
+    while artifacts[reference]["inputs"]:
+        reference = artifacts[reference]["inputs"][0]
         types.append(artifacts[reference]["type"])
     assert types == ["runs", "table", "model", "candidates", "data"]
     assert {name.split("-")[0] for name in runs["evaluate"].config["inputs"]} == {"table", "candidates"}
