@@ -74,9 +74,9 @@ def test_a_range_is_the_slice_of_the_array(
     values: np.ndarray, ends: tuple[int, int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = write(tmp_path_factory.mktemp("range") / "a.npy", np.int16, values)
-    start, end = (min(len(values), one) for one in sorted(ends))
-    found = read_range(path, start, end)
-    assert found.tolist() == values[start:end].tolist() and found.dtype == np.int16
+    start, end = (min(len(values), bound) for bound in sorted(ends))
+    part = read_range(path, start, end)
+    assert part.tolist() == values[start:end].tolist() and part.dtype == np.int16
 
 
 def test_a_file_cut_short_is_refused_not_read_in_part(tmp_path: Path) -> None:

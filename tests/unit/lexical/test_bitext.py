@@ -64,12 +64,12 @@ def bitext_blocks(
 
 
 def pairs_of(blocks: Iterable[Bitext]) -> list[Pair]:
-    found: list[Pair] = []
+    pairs: list[Pair] = []
     for source, target, _ in blocks:
         assert source.values.dtype == target.values.dtype == np.int32
         assert source.rows == target.rows
-        found += [(tuple(source.row(i).tolist()), tuple(target.row(i).tolist())) for i in range(source.rows)]
-    return found
+        pairs += [(tuple(source.row(i).tolist()), tuple(target.row(i).tolist())) for i in range(source.rows)]
+    return pairs
 
 
 def bitext_of(judged: Judged, options: BitextOptions | None = None) -> list[Pair]:
@@ -79,12 +79,12 @@ def bitext_of(judged: Judged, options: BitextOptions | None = None) -> list[Pair
 def plain_bitext(judged: Judged, options: BitextOptions) -> list[Pair]:
     """By lists and slices."""
 
-    def known(tokens: list[int]) -> Tokens:
+    def kept_tokens(tokens: list[int]) -> Tokens:
         return tuple(token for token in tokens if token in range(len(judged.kept)) and judged.kept[token])
 
     pairs: list[Pair] = []
-    for query, numbers in zip(map(known, judged.queries), judged.relevant, strict=True):
-        for document in (known(judged.documents[number]) for number in numbers):
+    for query, numbers in zip(map(kept_tokens, judged.queries), judged.relevant, strict=True):
+        for document in (kept_tokens(judged.documents[number]) for number in numbers):
             if not query or not document:
                 continue
             size = math.ceil(options.chunk * len(query)) or len(document)
@@ -178,9 +178,9 @@ def test_whole_documents() -> None:
 
 def test_in_one_direction_documents_are_sources_and_queries_targets() -> None:
     judged = all_kept([[0, 1]], [[10, 11, 12, 13]], [[0]])
-    one, both = bitext_of(judged, BitextOptions(symmetric=False)), bitext_of(judged)
-    assert one == [((10, 11, 12), (0, 1)), ((13,), (0, 1))]
-    assert Counter(both) == Counter(one) + Counter((target, source) for source, target in one)
+    forward, both = bitext_of(judged, BitextOptions(symmetric=False)), bitext_of(judged)
+    assert forward == [((10, 11, 12), (0, 1)), ((13,), (0, 1))]
+    assert Counter(both) == Counter(forward) + Counter((target, source) for source, target in forward)
 
 
 @pytest.mark.parametrize(
@@ -201,17 +201,17 @@ def test_blocks_of_any_size_hold_the_same_pairs_in_the_same_order(judged: Judged
     arrays = judged.arrays()
     blocks = query_blocks(arrays[2], arrays[1].offsets, tokens)
     assert [row for first, last in blocks for row in range(first, last)] == list(range(len(judged.queries)))
-    found = [make_bitext(*arrays, np.arange(first, last)) for first, last in blocks]
-    assert pairs_of(found) == bitext_of(judged)
+    bitexts = [make_bitext(*arrays, np.arange(first, last)) for first, last in blocks]
+    assert pairs_of(bitexts) == bitext_of(judged)
 
 
 @settings(deadline=None, max_examples=150)
 @given(judged=judged_queries(), tokens=st.integers(1, 120))
 def test_a_block_without_its_first_query_stays_within_its_size(judged: Judged, tokens: int) -> None:
     _, documents, relevant, _ = judged.arrays()
-    asked = [sum(len(judged.documents[number]) for number in numbers) for numbers in judged.relevant]
+    lengths = [sum(len(judged.documents[number]) for number in numbers) for numbers in judged.relevant]
     for first, last in query_blocks(relevant, documents.offsets, tokens):
-        assert sum(asked[first + 1 : last]) <= tokens
+        assert sum(lengths[first + 1 : last]) <= tokens
 
 
 def test_small_blocks_are_many() -> None:
@@ -293,8 +293,8 @@ def test_documents_may_be_memory_mapped(tmp_path: Path) -> None:
     for name, array in documents._asdict().items():
         np.save(tmp_path / f"{name}.npy", array)
     mapped = Ragged(*(np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in documents._fields))
-    found = pairs_of(bitext_blocks(queries, mapped, relevant, kept))
-    assert found == plain_bitext(judged, BitextOptions()) and found
+    pairs = pairs_of(bitext_blocks(queries, mapped, relevant, kept))
+    assert pairs == plain_bitext(judged, BitextOptions()) and pairs
 
 
 def test_pairs_that_the_length_ratio_leaves_out_are_counted() -> None:
@@ -302,5 +302,5 @@ def test_pairs_that_the_length_ratio_leaves_out_are_counted() -> None:
     documents = ragged([[0] * 31], np.int32)  # chunks of 15, 15 and 1 tokens
     for symmetric, left_out in ((True, 2), (False, 1)):
         options = BitextOptions(symmetric=symmetric)
-        found = make_bitext(queries, documents, relevant, np.ones(1, bool), np.arange(1), options)
-        assert found.dropped == left_out and found.source.rows == 2 * left_out
+        bitext = make_bitext(queries, documents, relevant, np.ones(1, bool), np.arange(1), options)
+        assert bitext.dropped == left_out and bitext.source.rows == 2 * left_out

@@ -195,10 +195,10 @@ def test_tuning_equals_trying_the_grid_and_then_the_half_way_points(hidden: tupl
     best = best_of(grid)
     near = [BM25Parameters(k1, b) for k1 in NEAR_K1[best.k1] for b in NEAR_B[best.b]]
     trials: list[Trial] = []
-    found = tune(
+    tuned = tune(
         collection.forward_index(), collection.query_tokens(), task, trials.append, list(NEAR_K1), list(NEAR_B)
     )
-    assert found == best_of([best, *near])
+    assert tuned == best_of([best, *near])
     assert [trial.parameters for trial in trials] == [*grid, *(point for point in near if point != best)]
     assert [trial.mrr for trial in trials] == pytest.approx(
         [plain_mrr(collection, task, trial.parameters) for trial in trials]
@@ -209,8 +209,8 @@ def test_the_first_of_equally_good_settings_wins() -> None:
     """One candidate a query: every setting has MRR 1."""
     collection = TinyCollection(2, [[0, 1], [1]], [[0], [1]])
     task = RankedTask(ragged([[0], [1]], np.int32), np.arange(2, dtype=np.int32), np.ones(2, bool))
-    found = tune(collection.forward_index(), collection.query_tokens(), task)
-    assert found == BM25Parameters(GRID_K1[0], GRID_B[0])
+    tuned = tune(collection.forward_index(), collection.query_tokens(), task)
+    assert tuned == BM25Parameters(GRID_K1[0], GRID_B[0])
 
 
 def test_tuning_prefers_length_normalisation_where_short_documents_are_relevant() -> None:
@@ -219,23 +219,23 @@ def test_tuning_prefers_length_normalisation_where_short_documents_are_relevant(
     task = RankedTask(ragged([[0, 1, 2]], np.int32), np.arange(3, dtype=np.int32), np.array([False, True, False]))
     index = forward_index_of(documents, 2)
     trials: list[Trial] = []
-    found = tune(index, ragged([[0]], np.int32), task, trials.append, k1_values=(1.2,), b_values=(0.0, 1.0))
+    tuned = tune(index, ragged([[0]], np.int32), task, trials.append, k1_values=(1.2,), b_values=(0.0, 1.0))
     assert [trial.mrr for trial in trials[:2]] == [0.5, 1.0]
-    assert found == BM25Parameters(1.2, 1.0)
+    assert tuned == BM25Parameters(1.2, 1.0)
 
 
 def test_a_setting_with_many_digits_can_be_given() -> None:
     """A user gives k1 in full and leaves b to be tuned."""
     collection = seeded_collection(documents=20, queries=5)
     task, index = judged(collection, BM25Parameters()), collection.forward_index()
-    found = tune(index, collection.query_tokens(), task, k1_values=(1.234567,), b_values=(0.0, 0.333333, 1.0))
-    assert found.k1 == pytest.approx(1.234567, abs=1e-4)
+    actual = tune(index, collection.query_tokens(), task, k1_values=(1.234567,), b_values=(0.0, 0.333333, 1.0))
+    assert actual.k1 == pytest.approx(1.234567, abs=1e-4)
 
 
 def test_tuning_finds_a_hidden_setting_half_way_between_the_points_of_the_grid() -> None:
     collection, hidden = seeded_collection(documents=60, queries=40), BM25Parameters(2.0, 0.75)
     task, index = judged(collection, hidden), collection.forward_index()
     trials: list[Trial] = []
-    found = tune(index, collection.query_tokens(), task, trials.append, (0.2, 1.0, 3.0), (0.0, 0.5, 1.0))
-    assert found == hidden
+    tuned = tune(index, collection.query_tokens(), task, trials.append, (0.2, 1.0, 3.0), (0.0, 0.5, 1.0))
+    assert tuned == hidden
     assert max(trial.mrr for trial in trials[:9]) < 0.9 and max(trial.mrr for trial in trials) == 1.0

@@ -59,8 +59,8 @@ def batches(draw: st.DrawFn) -> tuple[np.ndarray, TinyCollection, list[list[int]
 @given(drawn=batches())
 def test_scores_equal_the_formula(drawn: tuple[np.ndarray, TinyCollection, list[list[int]]]) -> None:
     dense, collection, candidates = drawn
-    found = scores_from(distinct_pairs(batch_of(collection, candidates)), dense)
-    np.testing.assert_allclose(found, plain_scores(dense, collection, candidates), rtol=1e-6, atol=1e-6)
+    scores = scores_from(distinct_pairs(batch_of(collection, candidates)), dense)
+    np.testing.assert_allclose(scores, plain_scores(dense, collection, candidates), rtol=1e-6, atol=1e-6)
 
 
 @settings(deadline=None, max_examples=200)
@@ -106,7 +106,7 @@ def test_the_arrays_by_hand() -> None:
 
 def test_types_are_what_tensors_are_indexed_with() -> None:
     pairs = distinct_pairs(batch_of(TinyCollection(2, [[0, 1]], [[1]]), [[0]]))
-    assert [one.dtype.name for one in pairs[:-1]] == ["int64"] * 4 + [
+    assert [array.dtype.name for array in pairs[:-1]] == ["int64"] * 4 + [
         "bool",
         "int64",
         "float32",
@@ -119,7 +119,7 @@ def test_types_are_what_tensors_are_indexed_with() -> None:
 def test_a_batch_may_be_empty() -> None:
     """A process that has no share of the last step: no queries at all."""
     pairs = distinct_pairs(batch_of(TinyCollection(3, [[0, 1]], []), []))
-    assert [len(one) for one in pairs[:-1]] == [0] * 10
+    assert [len(array) for array in pairs[:-1]] == [0] * 10
     assert pairs.documents == 0
 
 
@@ -134,6 +134,6 @@ def test_queries_without_candidates_and_candidates_of_an_empty_query_have_no_row
 @given(collection=tiny_collections(), data=st.data())
 def test_tokens_of_documents_are_the_set_of_their_tokens(collection: TinyCollection, data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.integers(0, len(collection.documents) - 1), max_size=10))
-    found = tokens_of(collection.forward_index(), np.array(chosen, np.int32))
-    assert found.tolist() == sorted({token for number in chosen for token in collection.documents[number]})
-    assert found.dtype == np.int64
+    tokens = tokens_of(collection.forward_index(), np.array(chosen, np.int32))
+    assert tokens.tolist() == sorted({token for number in chosen for token in collection.documents[number]})
+    assert tokens.dtype == np.int64

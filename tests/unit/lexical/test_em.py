@@ -280,10 +280,10 @@ def as_dict(counts: PairCounts) -> dict[tuple[int, int], float]:
 def test_merged_counts_equal_the_sum_of_dictionaries(a: PairCounts, b: PairCounts) -> None:
     left, right = as_dict(a), as_dict(b)
     expected = {key: left.get(key, 0.0) + right.get(key, 0.0) for key in sorted(left.keys() | right.keys())}
-    found = merged(a, b)
-    assert list(as_dict(found).items()) == list(expected.items())
-    assert len(found.values) == len(found.pairs.values) == len(expected)
-    assert found.null.tolist() == [x + y for x, y in zip(a.null, b.null, strict=True)]
+    total = merged(a, b)
+    assert list(as_dict(total).items()) == list(expected.items())
+    assert len(total.values) == len(total.pairs.values) == len(expected)
+    assert total.null.tolist() == [x + y for x, y in zip(a.null, b.null, strict=True)]
 
 
 # ------------------------------------------------------------------------------------------------- bounds

@@ -16,7 +16,7 @@ def plain(
     vectors: np.ndarray, sources: np.ndarray, tokens: np.ndarray, neighbours: int
 ) -> dict[tuple[int, int], float]:
     """{(d, q): T(q|d)} by sorting all cosines."""
-    found = {}
+    translations = {}
     for i, d in enumerate(tokens):
         if sources[d]:
             cosines = [
@@ -26,8 +26,8 @@ def plain(
             ]
             near = [(cosine, q) for cosine, q in sorted(cosines, reverse=True)[:neighbours] if cosine > 0]
             total = sum(cosine for cosine, _ in near)
-            found |= {(int(d), q): cosine / total for cosine, q in near}
-    return found
+            translations |= {(int(d), q): cosine / total for cosine, q in near}
+    return translations
 
 
 @settings(deadline=None, max_examples=60)
@@ -40,10 +40,12 @@ def test_translations_are_cosines_over_the_nearest_tokens(seed: int, count: int,
     sources = rng.random(vocabulary_size) < 0.8
     learned = nearest_translations(TokenVectors(tokens, vectors), sources, neighbours)
     rows = learned.rows.row_numbers()
-    found = {(int(d), int(q)): p for d, q, p in zip(rows, learned.rows.values, learned.probabilities, strict=True)}
+    translations = {
+        (int(d), int(q)): p for d, q, p in zip(rows, learned.rows.values, learned.probabilities, strict=True)
+    }
     expected = plain(vectors.astype(np.float64), sources, tokens, neighbours)
-    assert found.keys() == expected.keys()
-    assert all(found[pair] == pytest.approx(expected[pair], abs=1e-5) for pair in expected)
+    assert translations.keys() == expected.keys()
+    assert all(translations[pair] == pytest.approx(expected[pair], abs=1e-5) for pair in expected)
     assert learned.rows.rows == vocabulary_size
 
 
@@ -69,7 +71,7 @@ def test_many_vectors_are_searched_by_a_graph(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_special_pieces_of_the_encoder_have_no_vector() -> None:
-    found = encoder_vectors(packaged_encoder(), ["[CLS]", "ship", "[unused7]", "nosuchpiece", "boat", "["])
-    assert found.tokens.tolist() == [1, 4, 5]
-    assert found.vectors.shape == (3, 384) and found.vectors.dtype == np.float32
-    assert np.isfinite(found.vectors).all() and not np.array_equal(found.vectors[0], found.vectors[1])
+    given = encoder_vectors(packaged_encoder(), ["[CLS]", "ship", "[unused7]", "nosuchpiece", "boat", "["])
+    assert given.tokens.tolist() == [1, 4, 5]
+    assert given.vectors.shape == (3, 384) and given.vectors.dtype == np.float32
+    assert np.isfinite(given.vectors).all() and not np.array_equal(given.vectors[0], given.vectors[1])

@@ -72,7 +72,7 @@ def test_the_line_search_sees_the_mrr_of_the_fused_scores(
 ) -> None:
     """Weights in eighths: all sums are exact, so ties are ties on both sides and the values must agree exactly."""
     task, features = made
-    eighths = st.integers(-16, 16).map(lambda one: one / 8)
+    eighths = st.integers(-16, 16).map(lambda eighth: eighth / 8)
     weights = np.array([data.draw(eighths) for _ in features])
     feature = data.draw(st.integers(0, len(features) - 1))
     trials = np.array(data.draw(st.lists(eighths, min_size=1, max_size=5)))

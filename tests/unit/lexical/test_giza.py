@@ -36,10 +36,11 @@ def written(
     return paths
 
 
-def rows_of(found: Translations) -> list[dict[int, float]]:
-    bounds = zip(found.rows.offsets[:-1], found.rows.offsets[1:], strict=True)
+def rows_of(translations: Translations) -> list[dict[int, float]]:
+    bounds = zip(translations.rows.offsets[:-1], translations.rows.offsets[1:], strict=True)
     return [
-        dict(zip(found.rows.values[a:b].tolist(), found.probabilities[a:b].tolist(), strict=True)) for a, b in bounds
+        dict(zip(translations.rows.values[a:b].tolist(), translations.probabilities[a:b].tolist(), strict=True))
+        for a, b in bounds
     ]
 
 
@@ -54,21 +55,21 @@ def error_of(paths: list[Path]) -> str:
 
 
 def test_a_table_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found, vocabulary = read_giza(*written(tmp_path))
+    translations, vocabulary = read_giza(*written(tmp_path))
     assert vocabulary == VOCABULARY
-    assert rows_of(found) == [{0: 0.7, 2: 0.25, 3: 0.05}, {2: 1.0, 3: 6e-4}, {}, {}]
-    assert [list(row) for row in rows_of(found)] == [[0, 2, 3], [2, 3], [], []]  # ascending
-    dtypes = (found.rows.offsets.dtype, found.rows.values.dtype, found.probabilities.dtype)
+    assert rows_of(translations) == [{0: 0.7, 2: 0.25, 3: 0.05}, {2: 1.0, 3: 6e-4}, {}, {}]
+    assert [list(row) for row in rows_of(translations)] == [[0, 2, 3], [2, 3], [], []]  # ascending
+    dtypes = (translations.rows.offsets.dtype, translations.rows.values.dtype, translations.probabilities.dtype)
     assert dtypes == (np.int64, np.int32, np.float64)
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.count("\n") == 1 and said.err.rstrip().endswith("dropped: 1")
+    output = capsys.readouterr()
+    assert output.out == "" and output.err.count("\n") == 1 and output.err.rstrip().endswith("dropped: 1")
 
 
 def test_entries_of_ids_that_are_no_words_are_dropped_and_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found, _ = read_giza(*written(tmp_path, "0 1 0.5\n0 2 0.5\n1 2 1\n2 1 0.5\n2 2 0.5\n"))
-    assert rows_of(found) == [{2: 0.5}, {}, {}, {}]
+    translations, _ = read_giza(*written(tmp_path, "0 1 0.5\n0 2 0.5\n1 2 1\n2 1 0.5\n2 2 0.5\n"))
+    assert rows_of(translations) == [{2: 0.5}, {}, {}, {}]
     assert capsys.readouterr().err.rstrip().endswith("dropped: 4")
 
 
@@ -88,8 +89,8 @@ def test_entries_of_ids_that_are_no_words_are_dropped_and_counted(
 def test_odd_blanks_and_line_ends_change_nothing(odd: str, tmp_path: Path) -> None:
     expected = [{0: 0.7, 2: 0.25, 3: 0.05}, {2: 1.0, 3: 6e-4}, {}, {}]
     for change in (lambda text: text, lambda text: "\ufeff" + text.replace("\n", "\r\n").removesuffix("\r\n")):
-        found, vocabulary = read_giza(*written(tmp_path, odd, change(SOURCE), change(TARGET)))
-        assert (rows_of(found), vocabulary) == (expected, VOCABULARY)
+        translations, vocabulary = read_giza(*written(tmp_path, odd, change(SOURCE), change(TARGET)))
+        assert (rows_of(translations), vocabulary) == (expected, VOCABULARY)
 
 
 def test_gzipped_files_are_read(tmp_path: Path) -> None:
@@ -97,8 +98,8 @@ def test_gzipped_files_are_read(tmp_path: Path) -> None:
     for path in written(tmp_path):
         zipped.append(path.with_name(f"{path.name}.gz"))
         zipped[-1].write_bytes(gzip.compress(path.read_bytes()))
-    found, vocabulary = read_giza(*zipped)
-    assert (rows_of(found)[1], vocabulary) == ({2: 1.0, 3: 6e-4}, VOCABULARY)
+    translations, vocabulary = read_giza(*zipped)
+    assert (rows_of(translations)[1], vocabulary) == ({2: 1.0, 3: 6e-4}, VOCABULARY)
     zipped[0].write_bytes(zipped[0].read_bytes()[:-9])
     assert f"{zipped[0]} cannot be read" in error_of(zipped)
     zipped[0].write_bytes(TABLE.encode())
@@ -189,15 +190,15 @@ def test_an_empty_file_is_named(name: str, tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    for place, path in enumerate(written(tmp_path)):
+    for position, path in enumerate(written(tmp_path)):
         paths = written(tmp_path)
-        paths[place] = path.with_name("none")
+        paths[position] = path.with_name("none")
         assert f"{tmp_path / 'none'} cannot be read" in error_of(paths)
 
 
 def test_only_the_null_word_is_a_table_without_entries(tmp_path: Path) -> None:
-    found, vocabulary = read_giza(*written(tmp_path, "0 2 1\n"))
-    assert rows_of(found) == [{}, {}, {}, {}] and vocabulary == VOCABULARY
+    translations, vocabulary = read_giza(*written(tmp_path, "0 2 1\n"))
+    assert rows_of(translations) == [{}, {}, {}, {}] and vocabulary == VOCABULARY
 
 
 # ------------------------------------------------------------------------------------------------- writing
@@ -229,13 +230,15 @@ def test_what_is_written_is_read(words: int, seed: int, tmp_path: Path) -> None:
     table, vocabulary = seeded_table(words, seed), [f"w{number}" for number in range(words)]
     assume(table.entries)
     write_giza(table, vocabulary, tmp_path)
-    found, same_vocabulary = read_again(tmp_path)
+    translations, same_vocabulary = read_again(tmp_path)
     expected = by_document_token(table)
     assert same_vocabulary == vocabulary
-    np.testing.assert_array_equal(found.rows.offsets, expected.rows.offsets)
-    np.testing.assert_array_equal(found.rows.values, expected.rows.values)
-    np.testing.assert_allclose(found.probabilities, expected.probabilities, rtol=0, atol=1e-7)
-    np.testing.assert_array_equal(found.probabilities.astype(np.float32), expected.probabilities.astype(np.float32))
+    np.testing.assert_array_equal(translations.rows.offsets, expected.rows.offsets)
+    np.testing.assert_array_equal(translations.rows.values, expected.rows.values)
+    np.testing.assert_allclose(translations.probabilities, expected.probabilities, rtol=0, atol=1e-7)
+    np.testing.assert_array_equal(
+        translations.probabilities.astype(np.float32), expected.probabilities.astype(np.float32)
+    )
 
 
 @pytest.mark.parametrize("token", ["two words", "tab\tinside", "", " ", "end\r", "\x0b"])
@@ -266,9 +269,9 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 def dense(folder: Path) -> np.ndarray:
     """(document tokens, query tokens)."""
-    found = by_document_token(load_table(folder).table)
-    matrix = np.zeros((found.rows.rows, found.rows.rows))
-    matrix[found.rows.row_numbers(), found.rows.values] = found.probabilities
+    translations = by_document_token(load_table(folder).table)
+    matrix = np.zeros((translations.rows.rows, translations.rows.rows))
+    matrix[translations.rows.row_numbers(), translations.rows.values] = translations.probabilities
     return matrix
 
 
@@ -315,10 +318,10 @@ def test_export_and_import_as_it_is_give_the_same_table_to_the_bit(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     names = ("table.t", "source.vcb", "target.vcb")
     main(["import", *(str(tmp_path / "text" / name) for name in names), str(tmp_path / "two"), "--as_it_is"])
-    found = load_table(tmp_path / "two")
-    assert found.vocabulary == words
+    saved = load_table(tmp_path / "two")
+    assert saved.vocabulary == words
     for left, right in zip(
-        (*found.table.rows, found.table.probabilities), (*table.rows, table.probabilities), strict=True
+        (*saved.table.rows, saved.table.probabilities), (*table.rows, table.probabilities), strict=True
     ):
         np.testing.assert_array_equal(left, right)
 

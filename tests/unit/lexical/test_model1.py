@@ -50,8 +50,8 @@ def plain_model1(
     collection = [token for text in documents for token in text]
     score = 0.0
     for q in query:
-        known = 0 <= q < len(table)
-        translated = sum(table[q, d] for d in document) / len(document) if known and document else 0.0
+        is_known = 0 <= q < len(table)
+        translated = sum(table[q, d] for d in document) / len(document) if is_known and document else 0.0
         background = collection.count(q) / len(collection) if q in collection else 1e-9
         p = (1 - smoothing) * translated + smoothing * background
         score += math.log(max(p, 1e-8) if smoothing == 0 else p)
@@ -68,10 +68,10 @@ def scores_of_all_pairs(dense: np.ndarray, collection: TinyCollection, smoothing
     return model1_scores(table_of(dense), *texts, smoothing)
 
 
-def assert_equal_scores(found: np.ndarray, expected: Sequence[float] | np.ndarray) -> None:
+def assert_equal_scores(actual: np.ndarray, expected: Sequence[float] | np.ndarray) -> None:
     """To 1e-5, relative to scores beyond 1."""
-    assert found.dtype == np.float32 and np.isfinite(found).all()
-    error = np.abs(found - np.asarray(expected)) / np.maximum(1, np.abs(expected))
+    assert actual.dtype == np.float32 and np.isfinite(actual).all()
+    error = np.abs(actual - np.asarray(expected)) / np.maximum(1, np.abs(expected))
     assert error.max(initial=0) <= 1e-5
 
 
@@ -140,11 +140,11 @@ def test_p_of_a_word_that_the_collection_does_not_have() -> None:
 def test_without_smoothing_no_probability_is_below_the_floor() -> None:
     dense = np.array([[1e-9, 0, 0], [0, 0, 0], [0, 0, 1e-7]], np.float32)
     queries = [[0], [1], [2], [-1, 1], [-1, 2]]
-    found = scores_of_all_pairs(dense, TinyCollection(3, [[0, 2], []], queries), 0.0)
+    scores = scores_of_all_pairs(dense, TinyCollection(3, [[0, 2], []], queries), 0.0)
     floor = math.log(1e-8)
     in_text = [floor, floor, math.log(5e-8), 2 * floor, floor + math.log(5e-8)]
     in_nothing = [floor, floor, floor, 2 * floor, 2 * floor]
-    assert_equal_scores(found, np.column_stack([in_text, in_nothing]).ravel())
+    assert_equal_scores(scores, np.column_stack([in_text, in_nothing]).ravel())
 
 
 def test_an_unknown_word_costs_the_same_in_every_document() -> None:
@@ -159,8 +159,8 @@ def test_a_token_outside_of_the_vocabulary_is_an_unknown_word(beyond: int) -> No
     collection = seeded_collection(documents=20, queries=0)
     odd, unknown = ([[3, word, 4], [word]] for word in (beyond, -1))
     dense = seeded_table(50)
-    found = scores_of_all_pairs(dense, collection._replace(queries=odd), 0.1)
-    np.testing.assert_array_equal(found, scores_of_all_pairs(dense, collection._replace(queries=unknown), 0.1))
+    scores = scores_of_all_pairs(dense, collection._replace(queries=odd), 0.1)
+    np.testing.assert_array_equal(scores, scores_of_all_pairs(dense, collection._replace(queries=unknown), 0.1))
 
 
 @pytest.mark.parametrize("smoothing", SMOOTHING)
@@ -193,14 +193,14 @@ def test_only_the_listed_candidates_are_scored_in_their_order() -> None:
 def test_without_candidates_there_are_no_scores(candidates: list[list[int]]) -> None:
     queries = ragged([[1, 2]] * len(candidates), np.int32)
     index = forward_index_of([[1]], vocabulary_size=5)
-    found = model1_scores(table_of(seeded_table(5)), index, queries, ragged(candidates, np.int32), 0.1)
-    assert found.shape == (0,) and found.dtype == np.float32
+    scores = model1_scores(table_of(seeded_table(5)), index, queries, ragged(candidates, np.int32), 0.1)
+    assert scores.shape == (0,) and scores.dtype == np.float32
 
 
 def test_an_empty_query_scores_0_and_an_empty_table_leaves_the_background() -> None:
     collection = TinyCollection(3, [[0, 1], []], [[], [0]])
-    found = scores_of_all_pairs(np.zeros((3, 3), np.float32), collection, 0.5)
-    assert found.tolist() == pytest.approx([0, 0, math.log(0.25), math.log(0.25)])
+    scores = scores_of_all_pairs(np.zeros((3, 3), np.float32), collection, 0.5)
+    assert scores.tolist() == pytest.approx([0, 0, math.log(0.25), math.log(0.25)])
 
 
 def test_the_background_can_be_given() -> None:
@@ -233,8 +233,8 @@ def test_scores_do_not_depend_on_the_queries_beside() -> None:
     np.testing.assert_array_equal(turned[::-1], together)
     for number, query in enumerate(queries):
         alone = TinyCollection(120, [[]] * 25, [query])
-        found = model1_scores(table, index, alone.query_tokens(), alone.all_pairs(), 0.1)
-        np.testing.assert_array_equal(found, together[number])
+        scores = model1_scores(table, index, alone.query_tokens(), alone.all_pairs(), 0.1)
+        np.testing.assert_array_equal(scores, together[number])
 
 
 def test_the_number_of_threads_does_not_change_a_bit() -> None:
@@ -284,9 +284,9 @@ def test_scores_per_query_token_by_hand() -> None:
     """Repeats and unknown words count; an empty query has nothing to be divided by."""
     queries = ragged([[0, 1, 1, -1], [], [5], [2, 3]], np.int32)
     candidates = ragged([[7, 8], [7], [9], []], np.int32)
-    found = per_query_token(np.array([-10, -2, 0, -3], np.float32), queries, candidates)
-    assert found.dtype == np.float32
-    assert found.tolist() == [-2.5, -0.5, 0.0, -3.0]
+    scores = per_query_token(np.array([-10, -2, 0, -3], np.float32), queries, candidates)
+    assert scores.dtype == np.float32
+    assert scores.tolist() == [-2.5, -0.5, 0.0, -3.0]
 
 
 def test_queries_and_candidates_must_be_equally_many() -> None:

@@ -61,7 +61,7 @@ def test_positions_count_inside_each_row(rows: Rows) -> None:
 @given(rows=lists_of_rows, data=st.data())
 def test_select_filters_each_row(rows: Rows, data: st.DataObject) -> None:
     keep = [[data.draw(st.booleans()) for _ in row] for row in rows]
-    flat = np.array([one for row in keep for one in row], bool)
+    flat = np.array([is_kept for row in keep for is_kept in row], bool)
     expected = [[value for value, kept in zip(*pair, strict=True) if kept] for pair in zip(rows, keep, strict=True)]
     assert as_lists(ragged(rows, np.int32).select(flat)) == expected
 

@@ -22,8 +22,8 @@ class Listed(NamedTuple):
 
     def task(self) -> RankedTask:
         candidates = ragged([[doc for doc, _, _ in row] for row in self.rows], np.int32)
-        place = {document: number for number, document in enumerate(sorted(self.ids))}
-        id_order = np.array([place[document] for document in self.ids], np.int32)
+        rank = {document: number for number, document in enumerate(sorted(self.ids))}
+        id_order = np.array([rank[document] for document in self.ids], np.int32)
         return RankedTask(candidates, id_order, np.array([good for row in self.rows for _, _, good in row], bool))
 
     def scores(self) -> np.ndarray:
@@ -35,7 +35,7 @@ def listed_queries(draw: st.DrawFn) -> Listed:
     """Scores from three values, so that most candidates tie; ids whose order is not that of the rows."""
     ids = draw(st.lists(st.text("ab01", min_size=1, max_size=3), min_size=1, max_size=8, unique=True))
     pair = st.tuples(st.integers(0, len(ids) - 1), st.sampled_from([-1.5, 0.0, 2.0]), st.booleans())
-    return Listed(ids, draw(st.lists(st.lists(pair, max_size=8, unique_by=lambda one: one[0]), max_size=5)))
+    return Listed(ids, draw(st.lists(st.lists(pair, max_size=8, unique_by=lambda entry: entry[0]), max_size=5)))
 
 
 def test_ranks_by_hand() -> None:
@@ -79,7 +79,9 @@ def test_reciprocal_ranks_equal_those_of_a_plain_sort(listed: Listed) -> None:
 def test_ranking_order_equals_a_plain_sort(listed: Listed) -> None:
     task = listed.task()
     order = ranking_order(task.candidates, listed.scores(), task.id_order)
-    expected = [d for row in listed.rows for d, _, _ in sorted(row, key=lambda one: (-one[1], listed.ids[one[0]]))]
+    expected = [
+        d for row in listed.rows for d, _, _ in sorted(row, key=lambda entry: (-entry[1], listed.ids[entry[0]]))
+    ]
     assert task.candidates.values[order].tolist() == expected
 
 

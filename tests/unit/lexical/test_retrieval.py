@@ -35,9 +35,9 @@ def index(collection: TinyCollection) -> RetrievalIndex:
     return RetrievalIndex.build(collection.forward_index(), BM25Parameters(0.9, 0.4))
 
 
-def as_dicts(found: tuple[Ragged, np.ndarray]) -> list[dict[int, float]]:
+def as_dicts(results: tuple[Ragged, np.ndarray]) -> list[dict[int, float]]:
     """document -> score of each query, in the order found."""
-    candidates, scores = found
+    candidates, scores = results
     spans = zip(candidates.offsets[:-1], candidates.offsets[1:], strict=True)
     return [dict(zip(candidates.values[a:b].tolist(), scores[a:b].tolist(), strict=True)) for a, b in spans]
 
@@ -53,18 +53,18 @@ def test_all_matching_documents_are_found_with_the_scores_of_the_formula(
     collection: TinyCollection, parameters: BM25Parameters
 ) -> None:
     index = RetrievalIndex.build(collection.forward_index(), parameters)
-    found = as_dicts(index.top(collection.query_tokens(), depth=100, threads=1))
-    assert found == [
+    results = as_dicts(index.top(collection.query_tokens(), depth=100, threads=1))
+    assert results == [
         pytest.approx(plain_matches(collection, query, parameters), abs=1e-4) for query in collection.queries
     ]
 
 
 def test_the_best_come_first_and_no_more_than_asked_for(collection: TinyCollection, index: RetrievalIndex) -> None:
     parameters, depth = BM25Parameters(0.9, 0.4), 7
-    found = as_dicts(index.top(collection.query_tokens(), depth, threads=1))
-    assert len(found) == len(collection.queries)
+    results = as_dicts(index.top(collection.query_tokens(), depth, threads=1))
+    assert len(results) == len(collection.queries)
     cut = 0
-    for query, documents in zip(collection.queries, found, strict=True):
+    for query, documents in zip(collection.queries, results, strict=True):
         expected = plain_matches(collection, query, parameters)
         assert list(documents.values()) == pytest.approx(sorted(expected.values(), reverse=True)[:depth], abs=1e-4)
         assert documents == pytest.approx({number: expected[number] for number in documents}, abs=1e-4)
@@ -75,9 +75,9 @@ def test_the_best_come_first_and_no_more_than_asked_for(collection: TinyCollecti
 def test_scores_equal_those_of_stock_bm25s(collection: TinyCollection, index: RetrievalIndex) -> None:
     stock = bm25s.BM25(k1=0.9, b=0.4, method="lucene", backend="numpy")
     stock.index([[f"w{token}" for token in document] for document in collection.documents], show_progress=False)
-    found = as_dicts(index.top(collection.query_tokens(), depth=len(collection.documents), threads=1))
+    results = as_dicts(index.top(collection.query_tokens(), depth=len(collection.documents), threads=1))
     compared = 0
-    for query, documents in zip(collection.queries, found, strict=True):
+    for query, documents in zip(collection.queries, results, strict=True):
         words = [f"w{token}" for token in query if token >= 0]
         scores = stock.get_scores(words) if words else np.zeros(len(collection.documents))
         assert documents == pytest.approx({int(i): float(scores[i]) for i in np.flatnonzero(scores)}, abs=1e-5)

@@ -59,8 +59,8 @@ def error_of(folder: Path) -> str:
     return message
 
 
-def assert_same(found: TranslationTable, wanted: TranslationTable) -> None:
-    for left, right in zip((*found.rows, found.probabilities), (*wanted.rows, wanted.probabilities), strict=True):
+def assert_same(saved: TranslationTable, expected: TranslationTable) -> None:
+    for left, right in zip((*saved.rows, saved.probabilities), (*expected.rows, expected.probabilities), strict=True):
         np.testing.assert_array_equal(left, right)
         assert left.dtype == right.dtype
 
@@ -74,12 +74,12 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 
 def test_a_table_comes_back_to_the_bit(tmp_path: Path) -> None:
     save_table(SMALL, WORDS, {"source": "by hand", "parameters": {"p_self": 0.5}}, tmp_path / "made" / "table")
-    found = load_table(tmp_path / "made" / "table")
-    assert isinstance(found, SavedTable)
-    assert_same(found.table, SMALL)
-    assert found.vocabulary == WORDS
-    assert found.meta["source"] == "by hand" and found.meta["parameters"] == {"p_self": 0.5}
-    assert (found.meta["format"], found.meta["vocabulary"], found.meta["entries"]) == (1, 4, 7)
+    saved = load_table(tmp_path / "made" / "table")
+    assert isinstance(saved, SavedTable)
+    assert_same(saved.table, SMALL)
+    assert saved.vocabulary == WORDS
+    assert saved.meta["source"] == "by hand" and saved.meta["parameters"] == {"p_self": 0.5}
+    assert (saved.meta["format"], saved.meta["vocabulary"], saved.meta["entries"]) == (1, 4, 7)
     assert [path.name for path in (tmp_path / "made").iterdir()] == ["table"]
     assert set(bytes_of(tmp_path / "made" / "table")) == {TABLE, VOCABULARY, META}
 
@@ -101,9 +101,9 @@ def test_any_table_and_any_words_come_back(words: list[str], seed: int, tmp_path
     rows = ragged([np.flatnonzero(rng.random(len(words)) < 0.5) for _ in words], np.int32)
     table = TranslationTable(rows, rng.random(len(rows.values), np.float32))
     save_table(table, words, {}, tmp_path / "table")
-    found = load_table(tmp_path / "table")
-    assert_same(found.table, table)
-    assert found.vocabulary == words
+    saved = load_table(tmp_path / "table")
+    assert_same(saved.table, table)
+    assert saved.vocabulary == words
 
 
 def test_words_with_line_separators_survive(tmp_path: Path) -> None:
@@ -149,8 +149,8 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_no_cut_and_no_flipped_byte_goes_unseen(name: str, tmp_path: Path) -> None:
     path = write(tmp_path / "table") / name
     whole = path.read_bytes()
-    for place in range(len(whole)):
-        for damaged in (whole[:place], whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :]):
+    for position in range(len(whole)):
+        for damaged in (whole[:position], whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :]):
             path.write_bytes(damaged)
             assert f"{name} is damaged" in error_of(tmp_path / "table")
 
@@ -158,10 +158,10 @@ def test_no_cut_and_no_flipped_byte_goes_unseen(name: str, tmp_path: Path) -> No
 def test_a_cut_or_flipped_description_is_an_error_or_does_no_harm(tmp_path: Path) -> None:
     path = write(tmp_path / "table", meta={"note": "x"}) / META
     whole = path.read_bytes()
-    for place in range(len(whole)):
-        path.write_bytes(whole[:place])
+    for position in range(len(whole)):
+        path.write_bytes(whole[:position])
         error_of(tmp_path / "table")
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
         try:
             assert_same(load_table(tmp_path / "table").table, SMALL)
         except UserError as error:
@@ -273,8 +273,8 @@ def test_any_changed_bytes_with_the_right_hash_are_refused_or_a_sound_table(
     changes: list[tuple[int, int]], tmp_path: Path
 ) -> None:
     content = bytearray(save(ARRAYS))
-    for place, value in changes:
-        content[place % len(content)] = value
+    for position, value in changes:
+        content[position % len(content)] = value
     try:
         table = load_table(write(tmp_path / "table", bytes(content))).table
     except UserError as error:
@@ -429,8 +429,8 @@ def test_what_could_not_be_loaded_is_not_saved(table: TranslationTable, words: l
 def test_a_new_table_replaces_the_old_one(tmp_path: Path) -> None:
     save_table(SMALL, WORDS, {"source": "old"}, tmp_path / "table")
     save_table(SMALL, WORDS[::-1], {"source": "new"}, tmp_path / "table")
-    found = load_table(tmp_path / "table")
-    assert (found.vocabulary, found.meta["source"]) == (WORDS[::-1], "new")
+    saved = load_table(tmp_path / "table")
+    assert (saved.vocabulary, saved.meta["source"]) == (WORDS[::-1], "new")
     assert [path.name for path in tmp_path.iterdir()] == ["table"]
 
 

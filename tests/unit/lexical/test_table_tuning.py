@@ -67,7 +67,7 @@ def scores_from_table(
     return per_query_token(model1_scores(table, index, queries, candidates, smoothing), queries, candidates)
 
 
-def scores_from_evidence(
+def scores_from_terms(
     learned: Translations, index: ForwardIndex, queries: Ragged, candidates: Ragged, setting: TableSettings
 ) -> np.ndarray:
     evidence = gather_terms(others_rescaled(learned.pruned(setting.threshold)), index, queries, candidates)
@@ -79,10 +79,10 @@ def assert_evidence_serves_as_the_table(
 ) -> None:
     """To 1e-5, relative to scores beyond 1."""
     texts = (collection.forward_index(), collection.query_tokens(), candidates)
-    found = scores_from_evidence(learned, *texts, setting)
+    actual = scores_from_terms(learned, *texts, setting)
     expected = scores_from_table(finished(learned, setting.threshold, setting.p_self), *texts, setting.smoothing)
-    assert found.dtype == np.float32 and np.isfinite(found).all()
-    assert (np.abs(found - expected) <= 1e-5 * np.maximum(1, np.abs(expected))).all()
+    assert actual.dtype == np.float32 and np.isfinite(actual).all()
+    assert (np.abs(actual - expected) <= 1e-5 * np.maximum(1, np.abs(expected))).all()
 
 
 # ----------------------------------------------------------------------------------------------- evidence
@@ -98,12 +98,12 @@ def test_evidence_by_hand() -> None:
     assert evidence.starts.tolist() == [0, 9]
     assert evidence.exact.tolist() == [0.5, 0.25, 0, 0, 0, 0, 0, 1, 0]
     assert evidence.translated.tolist() == [0.25, 0.5, 0, 0, 0, 0, 1, 0, 0]  # what others say is rescaled to 1
-    found = scores_from_evidence(learned, *texts, TableSettings(0, 0.4, 0.1))
+    scores = scores_from_terms(learned, *texts, TableSettings(0, 0.4, 0.1))
     background = (0.4, 0.4, 1e-9)
     p = [0.9 * (0.4 * 0.5 + 0.6 * 0.25), 0.9 * (0.4 * 0.25 + 0.6 * 0.5), 0]
     p_0, p_1, p_unknown = (own + 0.1 * share for own, share in zip(p, background, strict=True))
-    assert found[0] == pytest.approx((2 * math.log(p_0) + math.log(p_1) + math.log(p_unknown)) / 4, rel=1e-6)
-    assert found[1] == pytest.approx((3 * math.log(0.04) + math.log(1e-10)) / 4, rel=1e-6)
+    assert scores[0] == pytest.approx((2 * math.log(p_0) + math.log(p_1) + math.log(p_unknown)) / 4, rel=1e-6)
+    assert scores[1] == pytest.approx((3 * math.log(0.04) + math.log(1e-10)) / 4, rel=1e-6)
 
 
 @st.composite
@@ -163,7 +163,7 @@ collection, learned = seeded_collection(documents=60, queries=61), seeded_transl
 queries = judged(collection, learned, TableSettings(0.05, 0.3, 0.05))
 for threads in (1, 2):
     numba.set_num_threads(threads)
-    scores = scores_from_evidence(learned, *queries[:2], queries.task.candidates, TableSettings(0.05, 0.3, 0.1))
+    scores = scores_from_terms(learned, *queries[:2], queries.task.candidates, TableSettings(0.05, 0.3, 0.1))
     mrr = []
     tune_table(learned, queries, SMALL_GRID, lambda trial: mrr.append(trial.mrr.hex()))
     print(scores.any(), scores.tobytes().hex(), *mrr)
@@ -204,9 +204,9 @@ def test_fused_reciprocal_ranks_are_those_of_the_fused_scores(
     """Ties included: score down, then document id up."""
     task, first, own = drawn
     of_model1 = np.array(weights, np.float32)
-    found = _fused_reciprocal_ranks(*task.candidates, task.id_order, task.relevant, first, own, of_model1)
-    assert found.shape == (task.candidates.rows, len(weights))
-    for column, weight in zip(found.T, of_model1, strict=True):
+    scores = _fused_reciprocal_ranks(*task.candidates, task.id_order, task.relevant, first, own, of_model1)
+    assert scores.shape == (task.candidates.rows, len(weights))
+    for column, weight in zip(scores.T, of_model1, strict=True):
         assert column.tolist() == reciprocal_ranks(task, fused(first, own, weight)).tolist()
 
 
@@ -263,12 +263,12 @@ def test_tuning_equals_trying_the_grid(hidden: tuple[float, float, float], first
         for one in settings_of(SMALL_GRID)
     ]
     trials: list[TableTrial] = []
-    found = tune_table(learned, queries, SMALL_GRID, trials.append)
+    scores = tune_table(learned, queries, SMALL_GRID, trials.append)
     assert [trial.settings for trial in trials] == settings_of(SMALL_GRID)
     assert [trial.mrr for trial in trials] == pytest.approx(expected, abs=1e-9)
     best = max(range(len(expected)), key=lambda i: round(expected[i], 9))  # `max` takes the first of ties
-    assert found.settings == settings_of(SMALL_GRID)[best]
-    assert found.mrr == pytest.approx(max(expected))
+    assert scores.settings == settings_of(SMALL_GRID)[best]
+    assert scores.mrr == pytest.approx(max(expected))
     assert len(set(expected)) > 3
 
 
@@ -277,8 +277,8 @@ def test_tuning_finds_hidden_settings() -> None:
     collection, learned = texts_without_twins(3), seeded_translations(seed=3)
     hidden = TableSettings(0.05, 0.3, 0.05)
     trials: list[TableTrial] = []
-    found = tune_table(learned, judged(collection, learned, hidden), SMALL_GRID, trials.append)
-    assert found == TableTrial(hidden, 1.0)
+    scores = tune_table(learned, judged(collection, learned, hidden), SMALL_GRID, trials.append)
+    assert scores == TableTrial(hidden, 1.0)
     assert sorted(trial.mrr for trial in trials)[-2] < 1
 
 
@@ -287,8 +287,8 @@ def test_the_first_of_equally_good_settings_wins() -> None:
     index, queries = forward_index_of([[0, 1], [1]], 2), ragged([[0], [1]], np.int32)
     task = RankedTask(ragged([[0], [1]], np.int32), np.arange(2, dtype=np.int32), np.ones(2, bool))
     trials: list[TableTrial] = []
-    found = tune_table(translations_of(np.eye(2)), JudgedQueries(index, queries, task, None), on_trial=trials.append)
-    assert found == trials[0] == TableTrial(settings_of(WHOLE_GRID)[0], 1.0)
+    scores = tune_table(translations_of(np.eye(2)), JudgedQueries(index, queries, task, None), on_trial=trials.append)
+    assert scores == trials[0] == TableTrial(settings_of(WHOLE_GRID)[0], 1.0)
     assert len(trials) == WHOLE_GRID.size and {trial.mrr for trial in trials} == {1.0}
 
 
@@ -298,9 +298,9 @@ def test_tuning_keeps_a_rare_translation_that_finds_the_relevant_document() -> N
     task = RankedTask(ragged([[0, 1]], np.int32), np.arange(2, dtype=np.int32), np.array([False, True]))
     queries = JudgedQueries(forward_index_of([[2], [1]], 3), ragged([[0]], np.int32), task, None)
     trials: list[TableTrial] = []
-    found = tune_table(learned, queries, TableGrid((3e-3, 1e-3), (0.5,), (0.1,)), trials.append)
+    scores = tune_table(learned, queries, TableGrid((3e-3, 1e-3), (0.5,), (0.1,)), trials.append)
     assert [trial.mrr for trial in trials] == [0.5, 1.0]
-    assert found.settings == TableSettings(1e-3, 0.5, 0.1)
+    assert scores.settings == TableSettings(1e-3, 0.5, 0.1)
 
 
 def test_tuning_weighs_the_word_itself_against_its_translations() -> None:
@@ -317,10 +317,10 @@ def test_a_grid_of_single_values_is_measured_once() -> None:
     collection, learned = texts_without_twins(0), seeded_translations()
     queries = judged(collection, learned, TableSettings(0.0, 0.8, 0.05), first_weight=0.5)
     trials: list[TableTrial] = []
-    found = tune_table(learned, queries, TableGrid((1e-3,), (0.25,), (0.15,)), trials.append)
-    assert trials == [found]
-    assert found.settings == TableSettings(1e-3, 0.25, 0.15)
-    assert found.mrr == pytest.approx(plain_mrr(finished(learned, 1e-3, 0.25), 0.15, queries))
+    scores = tune_table(learned, queries, TableGrid((1e-3,), (0.25,), (0.15,)), trials.append)
+    assert trials == [scores]
+    assert scores.settings == TableSettings(1e-3, 0.25, 0.15)
+    assert scores.mrr == pytest.approx(plain_mrr(finished(learned, 1e-3, 0.25), 0.15, queries))
 
 
 @pytest.mark.parametrize("fused_with", [None, np.zeros(0, np.float32)])
@@ -329,8 +329,8 @@ def test_without_queries_the_first_setting_is_taken(fused_with: np.ndarray | Non
     task = RankedTask(nothing, np.arange(1, dtype=np.int32), np.zeros(0, bool))
     queries = JudgedQueries(forward_index_of([[0]], 2), nothing, task, fused_with)
     trials: list[TableTrial] = []
-    found = tune_table(translations_of(np.eye(2)), queries, SMALL_GRID, trials.append)
-    assert found == TableTrial(settings_of(SMALL_GRID)[0], 0.0)
+    scores = tune_table(translations_of(np.eye(2)), queries, SMALL_GRID, trials.append)
+    assert scores == TableTrial(settings_of(SMALL_GRID)[0], 0.0)
     assert len(trials) == SMALL_GRID.size
 
 
@@ -351,9 +351,9 @@ def test_lambda_of_a_final_table_is_tuned_alone(first_weight: float) -> None:
     table, values = finished(learned, 0.05, 0.3), (0.01, 0.1, 0.3, 0.6, 0.9)
     expected = [plain_mrr(table, smoothing, queries) for smoothing in values]
     trials: list[TableTrial] = []
-    found = tune_smoothing(table, queries, values, trials.append)
+    scores = tune_smoothing(table, queries, values, trials.append)
     assert [trial.settings.smoothing for trial in trials] == list(values)
     assert [trial.mrr for trial in trials] == pytest.approx(expected, abs=1e-9)
-    assert (found.settings.smoothing, found.mrr) == (values[int(np.argmax(expected))], pytest.approx(max(expected)))
-    assert math.isnan(found.settings.threshold) and math.isnan(found.settings.p_self)
+    assert (scores.settings.smoothing, scores.mrr) == (values[int(np.argmax(expected))], pytest.approx(max(expected)))
+    assert math.isnan(scores.settings.threshold) and math.isnan(scores.settings.p_self)
     assert len(set(expected)) > 1

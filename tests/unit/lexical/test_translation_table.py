@@ -176,11 +176,11 @@ def test_turning_round_is_the_transposed_matrix_in_order(dense: np.ndarray) -> N
     table = with_self_translation(others_rescaled(learned_from(dense)), 0.25)
     turned = by_document_token(table)
     expected = learned_from(dense_table(table))
-    for found, wanted in zip(
+    for actual, target in zip(
         (*turned.rows, turned.probabilities), (*expected.rows, expected.probabilities), strict=True
     ):
-        np.testing.assert_array_equal(found, wanted)
-        assert found.dtype == wanted.dtype
+        np.testing.assert_array_equal(actual, target)
+        assert actual.dtype == target.dtype
 
 
 @settings(deadline=None, max_examples=100)
@@ -188,8 +188,8 @@ def test_turning_round_is_the_transposed_matrix_in_order(dense: np.ndarray) -> N
 def test_turning_round_twice_changes_nothing(dense: np.ndarray) -> None:
     table = others_rescaled(learned_from(dense))
     again = by_document_token(TranslationTable(*by_document_token(table)))
-    for found, wanted in zip((*again.rows, again.probabilities), (*table.rows, table.probabilities), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for actual, expected in zip((*again.rows, again.probabilities), (*table.rows, table.probabilities), strict=True):
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_a_large_table_equals_the_formula() -> None:

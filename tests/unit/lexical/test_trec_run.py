@@ -77,9 +77,9 @@ def test_scores_come_back_as_the_same_float32(
     path = tmp_path_factory.mktemp("runs") / "scores.run"
     ids = [f"{document}{number}" for number in range(len(scores))]
     write_run(Run(["q"], np.array([0, len(scores)]), pa.array(ids), np.array(scores, np.float32)), path, "t")
-    found_ids, found = read_run(path)["q"]
+    found_ids, actual = read_run(path)["q"]
     assert found_ids == ids
-    assert found.astype(np.float32).tolist() == scores
+    assert actual.astype(np.float32).tolist() == scores
 
 
 def test_a_run_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_run_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path: Path) -
         assert being_read.read() == "q0 Q0 old 1 1 t\n"  # whoever has it open sees the old run, not half a new one
     write_run(with_ids('"', "b", "c"), path, tag="t")
     assert path.read_text().startswith('q1 Q0 " 1 12.5 t\n')
-    assert [found.name for found in tmp_path.iterdir()] == ["a.run"]
+    assert [actual.name for actual in tmp_path.iterdir()] == ["a.run"]
 
 
 def test_a_run_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_a_run_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     write_run(RUN, tmp_path / "a.run", tag="t")
-    found = read_run(tmp_path / "a.run")
-    assert {query: (ids, scores.tolist()) for query, (ids, scores) in found.items()} == {
+    actual = read_run(tmp_path / "a.run")
+    assert {query: (ids, scores.tolist()) for query, (ids, scores) in actual.items()} == {
         "q1": (["d9", "d10"], [12.5, 0.1]),
         "q2": (["007"], [-3.0]),
     }
@@ -116,9 +116,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 def test_tabs_windows_lines_and_mixed_queries_are_read_in_the_order_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.run"
     path.write_bytes(b"q2\tQ0\td1\t1\t2e0\tt\r\nq1 Q0  d2 1 7 t\r\nq2 Q0 d3 2 1 t")
-    found = read_run(path)
-    assert list(found) == ["q2", "q1"]
-    assert found["q2"][0] == ["d1", "d3"] and found["q2"][1].tolist() == [2.0, 1.0]
+    actual = read_run(path)
+    assert list(actual) == ["q2", "q1"]
+    assert actual["q2"][0] == ["d1", "d3"] and actual["q2"][1].tolist() == [2.0, 1.0]
 
 
 @pytest.mark.parametrize(

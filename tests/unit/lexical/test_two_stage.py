@@ -41,9 +41,9 @@ def test_the_ranking_is_that_of_a_plain_loop(case: tuple[Ragged, np.ndarray, np.
     assert scores.dtype == np.float32 and np.array_equal(scores[chosen], second[chosen])
     ranked = candidates.values[ranking_order(candidates, scores, id_order)]
     for row in range(candidates.rows):
-        mine = slice(candidates.offsets[row], candidates.offsets[row + 1])
-        arguments = (one.tolist() for one in (candidates.row(row), first[mine], second[mine], id_order))
-        assert ranked[mine].tolist() == plain_ranking(*arguments, depth)
+        in_row = slice(candidates.offsets[row], candidates.offsets[row + 1])
+        arguments = (values.tolist() for values in (candidates.row(row), first[in_row], second[in_row], id_order))
+        assert ranked[in_row].tolist() == plain_ranking(*arguments, depth)
 
 
 def test_by_hand_with_log_probabilities() -> None:

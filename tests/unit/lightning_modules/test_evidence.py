@@ -45,7 +45,7 @@ def test_the_evidence_of_the_network_adds_up_to_its_score(kind: type[NeuralModel
 def test_a_changed_word_changes_only_its_own_shares(tmp_path: Any) -> None:
     ranker = NeuralModel1(embedding=8, projection=4, hidden=[6, 4], start=0.1, p_self=0.3)
     ranker.build([f"w{i}" for i in range(SIZE)])
-    torch.manual_seed(0)
+    torch.manual_seed(3)
     for parameter in ranker.parameters():
         torch.nn.init.normal_(parameter, std=0.5)  # an untrained network translates all tokens alike
     ranker.eval()
