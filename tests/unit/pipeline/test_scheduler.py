@@ -170,7 +170,7 @@ def started(
 @pytest.mark.parametrize("names", [["a"], ["a", "b"]])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_steps_have_time_to_clean_up(names: list[str], number: signal.Signals, tmp_path: Path) -> None:
-    """SIGINT reaches the whole process group, as from a terminal, SIGTERM the scheduler alone, as from a batch system."""
+    """SIGINT reaches the process group, as from a terminal, SIGTERM the scheduler alone, as from a batch system."""
     process = started(tmp_path, names, background="SIG_IGN" if number == signal.SIGTERM else "default_int_handler")
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
     error = process.communicate(timeout=60)[1]
