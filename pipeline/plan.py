@@ -182,7 +182,7 @@ def print_plan(title: str, steps: Mapping[str, Sequence[Step]], at_once: int) ->
         trained = f"{done} of {len(trainings)} seeds" if len(trainings) > 1 else "".join(s.state for s in trainings)
         table.add_row(escape(ranker), trained, measurement.state, time_left([*trainings, measurement]))
     Console(width=None if Console().is_terminal else 120).print(table)
-    say(f"about {time_left(every_step)} to go; estimates are from earlier runs, or from 2 CPU cores without a GPU")
+    say(f"to do: about {time_left(every_step)}; estimates are from earlier runs, or from 2 CPU cores without a GPU")
     if at_once > 1:
         say(f"{at_once} steps run at once: speeds in the table will be those of a busy machine")
 
