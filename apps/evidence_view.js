@@ -95,8 +95,8 @@ const evidenceView = (() => {
     for (const { mark, shares } of marks) {
       const sorted = [...shares].sort((a, b) => b[1] - a[1]);
       mark.title = sorted.map(([index, share]) => `${feature.query_words[index].word} ${percent(share)}`).join(", ");
-      mark.addEventListener("pointerenter", () => shares.forEach((_, index) => buttons[index].classList.add("lit")));
-      mark.addEventListener("pointerleave", () => buttons.forEach((button) => button.classList.remove("lit")));
+      mark.addEventListener("pointerenter", () => shares.forEach((_, index) => buttons[index].classList.add("related")));
+      mark.addEventListener("pointerleave", () => buttons.forEach((button) => button.classList.remove("related")));
     }
     const unread = feature.unread_query_words.map((word) => element("li", "quiet", `${word} (not read)`));
     const words = element("ul", "words", ...buttons.map((button) => element("li", {}, button)), ...unread);

@@ -287,7 +287,7 @@ def test_pointing_at_a_query_word_highlights_its_evidence(opened: OpenPage, serv
     assert max(shares(card)) > 0  # of all query words together
     mark = card.locator("mark").first
     mark.hover()
-    assert card.locator(".words button.lit").count() >= 1 and "%" in mark.get_attribute("title")
+    assert card.locator(".words button.related").count() >= 1 and "%" in mark.get_attribute("title")
     card.locator("select").select_option("1")  # BM25's part of the same score
     assert card.locator("mark").count() >= 1
     card.locator("summary").click()
