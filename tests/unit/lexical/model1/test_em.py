@@ -295,7 +295,7 @@ def test_the_number_of_threads_does_not_change_a_bit() -> None:
 import numba
 import numpy as np
 from lexical.model1.em import train_model1
-from tests.unit.lexical.test_em import bitext_of, seeded_lines
+from tests.unit.lexical.model1.test_em import bitext_of, seeded_lines
 
 lines = seeded_lines(3000, 300)
 blocks = [bitext_of(lines[:1000]), bitext_of(lines[1000:])]

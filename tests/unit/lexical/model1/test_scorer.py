@@ -242,7 +242,7 @@ def test_the_number_of_threads_does_not_change_a_bit() -> None:
     script = """
 import numba
 from lexical.model1.scorer import model1_scores
-from tests.unit.lexical.test_model1 import seeded_table, table_of
+from tests.unit.lexical.model1.test_scorer import seeded_table, table_of
 from tests.fixtures.tiny_collections import seeded_collection
 
 collection = seeded_collection(documents=100, queries=61)

@@ -157,7 +157,7 @@ def test_the_number_of_threads_does_not_change_a_bit() -> None:
     script = """
 import numba
 from lexical.model1.tuning import tune_table
-from tests.unit.lexical.test_table_tuning import *
+from tests.unit.lexical.model1.test_tuning import *
 
 collection, learned = seeded_collection(documents=60, queries=61), seeded_translations()
 queries = judged(collection, learned, TableSettings(0.05, 0.3, 0.05))
