@@ -1,10 +1,10 @@
-"""What it costs to read only the beginning of a document, as BERT rankers do: BM25 over its first word pieces.
+"""The cost of reading only the beginning of a document, as BERT rankers do: BM25 over its first word pieces.
 
     python benchmarks/first_pieces.py [--pieces 477,1431] [--query_set test_cpu] [--data pydocs_doc ...]
 
-The candidates stay those of the first stage, which has read whole documents; BM25 over word pieces ranks them again by
-their first pieces alone, k1 and b tuned on `development` for each number of pieces. 477 pieces are one chunk of the
-paper's, 1,431 are three.
+The candidates are those of the first stage, which reads whole documents. BM25 over word pieces ranks them again by
+their first pieces only, with k1 and b tuned on `development` for each number of pieces. 477 pieces are one chunk of the
+paper, 1,431 are three.
 """
 
 from __future__ import annotations
@@ -33,18 +33,13 @@ DEPTH = SAMPLES[TEST_CPU].depth
 
 
 def first_pieces(sequences: Ragged, pieces: int) -> Ragged:
-    """(documents,) rows of at most so many pieces."""
+    """Return (documents,) rows of at most `pieces` pieces."""
     return ragged([sequences.row(i)[:pieces] for i in range(sequences.rows)], np.int32)
 
 
 def index_of(documents: Ragged, vocabulary_size: int, folder: Path) -> ForwardIndex:
     build_forward_index([documents], vocabulary_size, folder)
     return open_forward_index(folder)
-
-
-def queries_of(data: Any, query_set: str) -> Ragged:
-    batches = data.ranking_loader(query_set, "bwps", DEPTH)
-    return ragged([batch.queries.row(i) for batch in batches for i in range(batch.queries.rows)], np.int64)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -55,22 +50,22 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--data", default="pydocs_doc")
     arguments, rest = parser.parse_known_args(argv)
     limits = arguments.pieces.split(",")
-    good = all(one.isdecimal() and int(one) > 0 for one in limits)
-    require(good, "--pieces", arguments.pieces, "numbers above 0, separated by commas")
+    valid = all(limit.isdecimal() and int(limit) > 0 for limit in limits)
+    require(valid, "--pieces", arguments.pieces, "numbers above 0, separated by commas")
     _, built = parse_data(resolve(["--data", arguments.data, *rest]), "The data.", [])
-    data = built.data
+    data: Any = built.data
     data.prepare_data()
     field = data.prepared.field("bwps")
     lengths = field.sequences.lengths()
     tuned_on, task = (data.ranked_task(name, DEPTH) for name in (DEVELOPMENT, arguments.query_set))
-    queries = {name: queries_of(data, name) for name in (DEVELOPMENT, arguments.query_set)}
+    queries = {name: data.prepared.query_tokens(name, "bwps") for name in (DEVELOPMENT, arguments.query_set)}
     first_stage = mean_reciprocal_rank(task, data.first_stage_scores(arguments.query_set, DEPTH))
     print(f"{data.name}, {arguments.query_set}: {task.candidates.rows} queries with {DEPTH} candidates each")
     print(f"first stage, whole documents: MRR {first_stage:.4f}")
     print("| BM25 (word pieces) reads | candidates cut | relevant ones cut | k1 | b | MRR |")
     print("|---|---|---|---|---|---|")
     relevant = np.asarray(task.relevant, bool)
-    for pieces in [*(int(one) for one in limits if int(one) < lengths.max()), int(lengths.max())]:
+    for pieces in [*(int(limit) for limit in limits if int(limit) < lengths.max()), int(lengths.max())]:
         with tempfile.TemporaryDirectory() as folder:
             index = index_of(first_pieces(field.sequences, pieces), len(field.vocabulary()), Path(folder))
             best = tune(index, queries[DEVELOPMENT], tuned_on)
