@@ -110,7 +110,8 @@ class RetrievalData(L.LightningDataModule):
             analysis=analysis, k1=k1, b=b, depth=depth, candidates=run, first_stage=first_stage,
             dense_encoder=dense_encoder, dense_pieces=dense_pieces, workers=workers,
         )  # fmt: skip
-        self.name, cache_folder = name, Path(cache_dir).expanduser()
+        self.name: str = name  # Lightning's own may be None
+        cache_folder = Path(cache_dir).expanduser()
         self.unexpanded = self.prepared = Preparation(name, texts, settings, cache_folder)
         if expansion is not None:
             expanded = ExpandedTexts(self.unexpanded, existing_path("--data.expansion", expansion, "file"))
@@ -307,8 +308,9 @@ class RetrievalData(L.LightningDataModule):
         forward, sequences = self.prepared.field(field).forward, self.sequences(field)
         batches = []
         for first in range(0, candidates.rows, QUERIES_PER_RANKING_BATCH):
-            rows = (part.rows_between(first, first + QUERIES_PER_RANKING_BATCH) for part in (tokens, candidates))
-            batches.append(RankingBatch(forward, *rows, sequences))
+            end = first + QUERIES_PER_RANKING_BATCH
+            of_batch = tokens.rows_between(first, end), candidates.rows_between(first, end)
+            batches.append(RankingBatch(forward, *of_batch, sequences))
         return batches
 
     def _joint_batches(self, query_set: str, fields: Sequence[str], depth: int) -> list[JointBatch]:

@@ -36,10 +36,10 @@ class PretrainingTokens(NamedTuple):
     @classmethod
     def of(cls, vocabulary: list[str]) -> PretrainingTokens:
         ids = {piece: number for number, piece in enumerate(vocabulary)}
-        special = ("[CLS]", "[SEP]", "[PAD]", "[MASK]")
-        if missing := [piece for piece in special if piece not in ids]:
+        if missing := [piece for piece in ("[CLS]", "[SEP]", "[PAD]", "[MASK]") if piece not in ids]:
             raise UserError(f"--model.pretrain: the word pieces of this data have no {', '.join(missing)}")
-        return cls(*(ids[piece] for piece in special), tuple(ids[end] for end in ".?!" if end in ids), len(vocabulary))
+        ends = tuple(ids[end] for end in ".?!" if end in ids)
+        return cls(ids["[CLS]"], ids["[SEP]"], ids["[PAD]"], ids["[MASK]"], ends, len(vocabulary))
 
 
 class SentencePairs:

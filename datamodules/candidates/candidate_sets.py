@@ -42,7 +42,7 @@ def open_candidates(folder: Path, name: str) -> CandidateSet:
 
 
 def retrieve(
-    index: RetrievalIndex, tokens: Ragged, name: str, depth: int, threads: int, id_order: np.ndarray
+    index: RetrievalIndex, tokens: Ragged, name: str, depth: int, threads: int, id_order: np.ndarray | None = None
 ) -> CandidateSet:
     """Retrieve the `depth` best documents of every query by BM25."""
     with progress_bar() as bar:

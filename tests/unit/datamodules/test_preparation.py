@@ -47,6 +47,12 @@ def prepare_everything(folder: Path, cache: Path, **settings: Any) -> Preparatio
     return prepared
 
 
+def prepare_fields(folder: Path, cache: Path, **settings: Any) -> None:
+    prepared = prepare(folder, cache, **settings)
+    prepared.field("lemm")
+    prepared.field("bwps")
+
+
 def bytes_in(cache: Path) -> dict[str, bytes]:
     """Every file of the cache but the locks."""
     files = (path for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock")
@@ -71,46 +77,39 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(many: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The cache of a preparation in one process."""
+    """The cache of words, lemmas and word pieces, prepared in one process."""
     cache = tmp_path_factory.mktemp("undisturbed")
-    prepare_everything(many, cache)
+    prepare_fields(many, cache)
     return cache
 
 
 def test_the_number_of_workers_changes_no_byte(many: Path, undisturbed: Path, tmp_path: Path) -> None:
-    prepare_everything(many, tmp_path, workers=2)
+    prepare_fields(many, tmp_path, workers=2)
     assert_same_bytes(tmp_path, undisturbed)
-    names = {re.sub(r"-[0-9a-f]{12}|[0-9a-f]{12}/", "", name) for name in bytes_in(undisturbed)}
-    assert {
-        "data/texts/collection/documents.arrow",
-        "data/texts/query_sets/train_modeling.queries.tsv",
-        "data/fields-word/lemm/forward/counts.npy",
-        "data/fields-bwps/bwps/vocab.txt",
-        "data/tuning/tuned.json",
-        "data/candidates-bm25/development.run",
-        "data/negatives/rows.npy",
-    } <= names
 
 
 COMMAND = """
 import sys
 from pathlib import Path
-from tests.unit.datamodules.test_preparation import prepare, prepare_everything
-folder, cache, workers, field = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-if field == "everything":
-    prepare_everything(folder, cache, workers=workers)
-else:
-    prepare(folder, cache, workers=workers).field(field)
+from tests.unit.datamodules.test_preparation import prepare
+prepare(Path(sys.argv[1]), Path(sys.argv[2]), workers=int(sys.argv[3])).field("lemm")
 """
 
 
-def start(folder: Path, cache: Path, workers: int, field: str) -> subprocess.Popen[str]:
-    """The preparation of `field`, or of everything, as a process of its own, in a session of its own."""
-    command = [sys.executable, "-c", COMMAND, str(folder), str(cache), str(workers), field]
+def start(folder: Path, cache: Path, workers: int) -> subprocess.Popen[str]:
+    """Start the preparation of words and lemmas in a process and a session of its own."""
+    command = [sys.executable, "-c", COMMAND, str(folder), str(cache), str(workers)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
+
+
+def assert_words_are_those_of(cache: Path, expected: Path) -> None:
+    contents, expected_contents = bytes_in(cache), bytes_in(expected)
+    steps = ("texts", "fields-word")
+    assert sorted(contents) == sorted(name for name in expected_contents if name.split("/")[2][:11] in steps)
+    assert [name for name in contents if contents[name] != expected_contents[name]] == []
 
 
 def steps_done(said: str) -> list[str]:
@@ -161,7 +160,7 @@ def killed(many: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kil
     if not Path("/proc/self/stat").exists():
         pytest.skip("needs /proc to see the processes of a session")
     cache = tmp_path_factory.mktemp("killed")
-    process = start(many, cache, 2, "lemm")
+    process = start(many, cache, 2)
     try:
         assert wait_until(lambda: len(workers_at_work(process.pid)) == 2, 60), "the workers did not start"
         assert any(cache.glob("data/*/.fields-word-*.building/lemm"))
@@ -185,13 +184,11 @@ def test_after_a_kill_the_same_command_completes_with_the_same_bytes(
         "texts",
         ".fields-word-*.building",
     }
-    again = start(many, killed.cache, 2, "lemm")
+    again = start(many, killed.cache, 2)
     said = again.communicate(timeout=120)[1]
     assert again.returncode == 0, said
     assert steps_done(said) == ["data: words and lemmas: done"]
-    found, expected = bytes_in(killed.cache), bytes_in(undisturbed)
-    assert sorted(found) == sorted(name for name in expected if name.split("/")[2][:11] in ("texts", "fields-word"))
-    assert [name for name in found if found[name] != expected[name]] == []
+    assert_words_are_those_of(killed.cache, undisturbed)
 
 
 def test_a_killed_preparation_leaves_no_worker_behind(killed: Killed) -> None:
@@ -207,12 +204,11 @@ def small_cache(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def test_two_processes_at_once_do_the_work_once(small_folder: Path, small_cache: Path, tmp_path: Path) -> None:
-    processes = [start(small_folder, tmp_path, 1, "everything") for _ in range(2)]
+    processes = [start(small_folder, tmp_path, 1) for _ in range(2)]
     said = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
-    done = steps_done("".join(said))
-    assert len(done) == len(set(done)) == len(list(tmp_path.glob("data/*/[!.]*")))
-    assert_same_bytes(tmp_path, small_cache)
+    assert steps_done("".join(said)) == ["data: texts: done", "data: words and lemmas: done"]
+    assert_words_are_those_of(tmp_path, small_cache)
 
 
 # ----------------------------------------------------------------------------------------------- damaged, changed
@@ -244,6 +240,19 @@ def test_a_step_with_a_truncated_file_is_rebuilt(
     )
     assert re.fullmatch(rf"{label}: done in \d+\.\d s", said[1]) and len(said) == 2
     assert_same_bytes(cache, small_cache)
+
+
+def test_every_step_has_its_folder(small_cache: Path) -> None:
+    names = {re.sub(r"-[0-9a-f]{12}|[0-9a-f]{12}/", "", name) for name in bytes_in(small_cache)}
+    assert {
+        "data/texts/collection/documents.arrow",
+        "data/texts/query_sets/train_modeling.queries.tsv",
+        "data/fields-word/lemm/forward/counts.npy",
+        "data/fields-bwps/bwps/vocab.txt",
+        "data/tuning/tuned.json",
+        "data/candidates-bm25/development.run",
+        "data/negatives/rows.npy",
+    } <= names
 
 
 def test_a_second_run_builds_nothing(small_folder: Path, small_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
