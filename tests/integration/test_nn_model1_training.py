@@ -76,14 +76,15 @@ def test_the_gradient_norm_sums_repeated_sparse_rows() -> None:
 def test_the_exported_scores_are_the_networks(trained: RunFolder, place: Place) -> None:
     """Above the threshold pair by pair; without one, all scores."""
     data, network = place.opened(), load_ranker(trained.path)
-    assert isinstance(network, NeuralModel1)
+    assert isinstance(network, NeuralModel1) and network.export is not None
+    threshold = network.export.threshold
     table = load_table(trained.table)
     used = np.flatnonzero(data.tokens_in_collection("bwps"))
     tokens = np.array([0, 5, 1996, 2100, 30_000])
     for token, row in zip(tokens, network.translation_rows(tokens, used), strict=True):
         start, end = table.table.rows.offsets[token : token + 2]
         exported = dict(zip(table.table.rows.values[start:end], table.table.probabilities[start:end], strict=True))
-        assert set(used[row >= 1.0001e-3]) <= set(exported) <= set(used[row >= 0.9999e-3])  # but for rounding
+        assert set(used[row >= 1.0001 * threshold]) <= set(exported) <= set(used[row >= 0.9999 * threshold])
         expected = dict(zip(used, row, strict=True))
         assert all(value == pytest.approx(expected[d], rel=1e-5) for d, value in exported.items())
     train(place.command("alone", "--model", "nn_model1_exp", "--model.threshold", "0"))
