@@ -11,20 +11,26 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from datamodules.cached_step import code_version
 from datamodules.pydocs.docstring_text import without_phrase
-from datamodules.pydocs.mining import Docstring, MinedPackage, mine_packages
-from datamodules.pydocs.pages import fold_pages
-from datamodules.pydocs.pairs import BOILERPLATE, DUPLICATE, KEPT, NEAR_DUPLICATE, TEMPLATE, Pairs, select_pairs
-from datamodules.pydocs.sources import installed_sources
-from datamodules.pydocs.splits import QUERY_SETS, split_queries
+from datamodules.pydocs.mining import Docstring, MinedPackage, installed_sources, mine_packages
+from datamodules.pydocs.pairs import (
+    BOILERPLATE,
+    DUPLICATE,
+    KEPT,
+    NEAR_DUPLICATE,
+    TEMPLATE,
+    Pairs,
+    select_pairs,
+    split_queries,
+)
 from datamodules.text.lines import Document, LineReport
-from datamodules.text.query_sets import JudgedQuery, without_shared_texts
+from datamodules.text.query_sets import SPLIT_SETS, JudgedQuery, without_shared_texts
 from datamodules.text.sources import TEXT_CODE, write_documents, write_query_sets
 from datamodules.worker_pool import cores
 
@@ -32,7 +38,8 @@ Granularity = Literal["passage", "page"]
 
 UNPARSABLE = "unparsable file"
 NOT_ON_PAGES = (BOILERPLATE, DUPLICATE, NEAR_DUPLICATE, TEMPLATE)
-CODE = ["embedded_data", "sources", "mining", "pairs", "pages", "splits", "docstring_text", "near_duplicates"]
+SMALLEST_PAGE = 500  # words; a smaller page folds into its parent
+CODE = ["embedded_data", "mining", "pairs", "docstring_text", "near_duplicates"]
 
 
 class PyDocsTexts:
@@ -50,10 +57,10 @@ class PyDocsTexts:
         report = LineReport("the mined docstrings", len(data.documents))
         write_documents((Document(i, *row) for i, row in enumerate(data.documents, start=1)), report, folder)
         notes = [*filter(None, [report.summary()])]
-        write_query_sets(without_shared_texts(judged_queries(data), notes), notes, folder)
-        with (folder / "names.tsv").open("w", encoding="utf-8") as file:
-            file.writelines(f"{document_id}\t{name}\n" for document_id, name in data.names)
-        origin = {"content_hash": content_hash(data), "sources": data.sources, "left_out": data.drops}
+        write_query_sets(without_shared_texts(data.query_sets, notes), notes, folder)
+        names = (f"{row[0]}\t{name}\n" for row, name in zip(data.documents, data.names, strict=True))
+        (folder / "names.tsv").write_text("".join(names), encoding="utf-8")
+        origin = {"content_hash": content_hash(data), "sources": data.sources, "left_out": data.left_out}
         (folder / "origin.json").write_text(json.dumps(origin, indent=1) + "\n")
 
 
@@ -69,11 +76,10 @@ class EmbeddedData(NamedTuple):
     """
 
     documents: list[tuple[str, str]]  # (doc_id, text); ids are short: a run file repeats them a thousand times a query
-    names: list[tuple[str, str]]  # (doc_id, where it stands: package.module:Class.method, or a page)
-    queries: dict[str, list[tuple[str, str]]]  # query set -> (query_id, text)
-    qrels: dict[str, list[tuple[str, str]]]  # query set -> (query_id, relevant doc_id)
+    names: list[str]  # where each document stands: package.module:Class.method, or a page
+    query_sets: dict[str, list[JudgedQuery]]
     sources: list[dict[str, Any]]  # what each package contributed
-    drops: dict[str, int]  # reason -> docstrings that gave no pair (and files that are not Python)
+    left_out: dict[str, int]  # reason -> docstrings that gave no pair (and files that are not Python)
 
 
 def build_embedded_data(packages: Sequence[MinedPackage], granularity: Granularity) -> EmbeddedData:
@@ -81,38 +87,19 @@ def build_embedded_data(packages: Sequence[MinedPackage], granularity: Granulari
     docstrings = [docstring for package in packages for docstring in package.docstrings]
     pairs = select_pairs(docstrings)
     relevant_texts = [[docstrings[i].rest for i in query.relevant] for query in pairs.queries]
-    query_sets = split_queries([query.text for query in pairs.queries], relevant_texts)
-    documents, document_of = (_passages if granularity == "passage" else _pages)(docstrings, pairs)
-    short = _short_ids([name for name, _ in documents])
-    queries: dict[str, list[tuple[str, str]]] = {name: [] for name in QUERY_SETS}
-    qrels: dict[str, list[tuple[str, str]]] = {name: [] for name in QUERY_SETS}
-    for number, (query, query_set) in enumerate(zip(pairs.queries, query_sets, strict=True), start=1):
-        query_id = f"q{number:05d}"
-        queries[query_set].append((query_id, query.text))
-        relevant = dict.fromkeys(short[document_of[position]] for position in query.relevant)  # two passages, one page
-        qrels[query_set] += [(query_id, doc_id) for doc_id in relevant]
-    drops = Counter(fate for fate in pairs.fates if fate != KEPT)
-    drops[UNPARSABLE] = sum(package.unparsable_files for package in packages)
-    return EmbeddedData(
-        [(short[name], text) for name, text in documents],
-        [(doc_id, name) for name, doc_id in short.items()],
-        queries,
-        qrels,
-        _contributions(packages, pairs.fates),
-        dict(sorted(drops.items())),
-    )
-
-
-def judged_queries(data: EmbeddedData) -> dict[str, list[JudgedQuery]]:
-    """Return the query sets with document rows."""
-    rows = {doc_id: row for row, (doc_id, _) in enumerate(data.documents)}
-    sets = {}
-    for name, queries in data.queries.items():
-        relevant: dict[str, list[tuple[str, int, int]]] = {}
-        for query_id, doc_id in data.qrels[name]:
-            relevant.setdefault(query_id, []).append((doc_id, rows[doc_id], 1))
-        sets[name] = [JudgedQuery(query_id, text, relevant[query_id]) for query_id, text in queries]
-    return sets
+    query_set_of = split_queries([query.text for query in pairs.queries], relevant_texts)
+    texts, name_of = (_passages if granularity == "passage" else _pages)(docstrings, pairs)
+    relevant_documents = _numbered(texts)
+    query_sets: dict[str, list[JudgedQuery]] = {name: [] for name in SPLIT_SETS}
+    for number, (query, query_set) in enumerate(zip(pairs.queries, query_set_of, strict=True), start=1):
+        names = dict.fromkeys(name_of[position] for position in query.relevant)  # two passages may be on one page
+        relevant = [relevant_documents[name] for name in names]
+        query_sets[query_set].append(JudgedQuery(f"q{number:05d}", query.text, relevant))
+    left_out = Counter(fate for fate in pairs.fates if fate != KEPT)
+    left_out[UNPARSABLE] = sum(package.unparsable_files for package in packages)
+    documents = [(relevant_documents[name][0], text) for name, text in texts.items()]
+    sources = _contributions(packages, pairs.fates)
+    return EmbeddedData(documents, list(texts), query_sets, sources, dict(sorted(left_out.items())))
 
 
 def content_hash(data: EmbeddedData) -> str:
@@ -120,32 +107,28 @@ def content_hash(data: EmbeddedData) -> str:
 
     Licence texts and file counts, which may differ between wheels of one version, are left out.
     """
-    digest = hashlib.sha256()
-
-    def add(name: str, rows: Iterable[tuple[str, str]]) -> None:
-        for first, second in rows:
-            digest.update(f"{name}\t{first}\t{second}\n".encode())
-
-    add("document", data.documents)
-    for query_set in QUERY_SETS:
-        add(f"query {query_set}", data.queries[query_set])
-        add(f"qrel {query_set}", data.qrels[query_set])
-    return digest.hexdigest()
+    rows = [("document", doc_id, text) for doc_id, text in data.documents]
+    for name in SPLIT_SETS:
+        rows += [(f"query {name}", query.id, query.text) for query in data.query_sets[name]]
+        rows += [
+            (f"qrel {name}", query.id, doc_id) for query in data.query_sets[name] for doc_id, _, _ in query.documents
+        ]
+    return hashlib.sha256("".join("\t".join(row) + "\n" for row in rows).encode()).hexdigest()
 
 
-def _passages(docstrings: Sequence[Docstring], pairs: Pairs) -> tuple[list[tuple[str, str]], dict[int, str]]:
-    """Return (name, text) of each passage, and the passage of each relevant docstring."""
-    document_of: dict[int, str] = {}
+def _passages(docstrings: Sequence[Docstring], pairs: Pairs) -> tuple[dict[str, str], dict[int, str]]:
+    """Return name -> text of the passages, and the passage of each relevant docstring."""
+    name_of: dict[int, str] = {}
     uses: Counter[str] = Counter()
     for position in (i for i, fate in enumerate(pairs.fates) if fate == KEPT):
         name = docstrings[position].qualified_name
         uses[name] += 1  # overloads, property setters and conditional definitions share a name
-        document_of[position] = name if uses[name] == 1 else f"{name}~{uses[name]}"
-    return [(name, docstrings[position].rest) for position, name in document_of.items()], document_of
+        name_of[position] = name if uses[name] == 1 else f"{name}~{uses[name]}"
+    return {name: docstrings[position].rest for position, name in name_of.items()}, name_of
 
 
-def _pages(docstrings: Sequence[Docstring], pairs: Pairs) -> tuple[list[tuple[str, str]], dict[int, str]]:
-    """Return (name, text) of each page, and the page of each relevant docstring.
+def _pages(docstrings: Sequence[Docstring], pairs: Pairs) -> tuple[dict[str, str], dict[int, str]]:
+    """Return name -> text of the pages, and the page of each relevant docstring.
 
     Copies are left out, so that no other page holds a relevant passage. A summary that is a query is left out too, and
     the query's text is cut from its relevant pages wherever else it stands.
@@ -165,18 +148,45 @@ def _pages(docstrings: Sequence[Docstring], pairs: Pairs) -> tuple[list[tuple[st
         before = dict(page_texts)
         for name, query in cuts:
             page_texts[name] = without_phrase(page_texts[name], query)
-    return list(page_texts.items()), page_of
+    return page_texts, page_of
 
 
-def _short_ids(names: Sequence[str]) -> dict[str, str]:
-    """Return name -> package and number, such as ``numpy-00017``."""
-    used: Counter[str] = Counter()
-    short = {}
-    for name in names:
+def fold_pages(docstrings: Sequence[Docstring], shown: Collection[int], texts: Sequence[str]) -> dict[str, list[int]]:
+    """Return page -> positions of its docstrings, in source order; each of `shown` is on exactly one page.
+
+    A page is named `package.module` or `package.module:Class`. As in a manual, a small class stands on the page of its
+    outer class or module, a small module on that of its package: sizes are words of `texts`, what each docstring
+    contributes to a page.
+    """
+    members: dict[str, list[int]] = {}
+    for position in shown:
+        name = f"{docstrings[position].module}:{docstrings[position].owner}".rstrip(":")
+        members.setdefault(name, []).append(position)
+        while name := _parent(name):
+            members.setdefault(name, [])
+    words = {name: sum(len(texts[position].split()) for position in page) for name, page in members.items()}
+    for name in sorted(members, key=lambda name: -len(re.findall("[.:]", name))):  # children before their parents
+        if (parent := _parent(name)) and words[name] < SMALLEST_PAGE:
+            members[parent] += members.pop(name)
+            words[parent] += words[name]
+    pages = sorted((sorted(page), name) for name, page in members.items() if page)
+    return {name: page for page, name in pages}
+
+
+def _parent(page: str) -> str:
+    """Return the outer class, module or package of a page; "" at the top."""
+    return re.sub(r"[.:]?[^.:]*$", "", page, count=1)
+
+
+def _numbered(names: Collection[str]) -> dict[str, tuple[str, int, int]]:
+    """Return name -> (id, row, grade) of relevant documents; an id is package and number, such as ``numpy-00017``."""
+    numbers: Counter[str] = Counter()
+    documents = {}
+    for row, name in enumerate(names):
         package = re.split("[.:~]", name, maxsplit=1)[0]
-        used[package] += 1
-        short[name] = f"{package}-{used[package]:05d}"
-    return short
+        numbers[package] += 1
+        documents[name] = f"{package}-{numbers[package]:05d}", row, 1
+    return documents
 
 
 def _contributions(packages: Sequence[MinedPackage], fates: list[str]) -> list[dict[str, Any]]:

@@ -1,21 +1,36 @@
-"""The docstrings of a package, read with `ast`: nothing is imported, nothing is executed.
+"""The docstrings of installed packages, read with `ast`: nothing is imported, nothing is executed.
 
-Files are parsed in parallel; the result is in the order of the sorted paths for any number of processes.
+Other installed packages must not change the data, so nothing is discovered: each package is named, its version must be
+the one pinned in `requirements.txt`, and it is located through its metadata.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib.metadata
+import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from datamodules.pydocs.docstring_text import split_docstring
-from datamodules.pydocs.sources import InstalledSource
 from datamodules.worker_pool import in_order
+from lexical.errors import UserError
 from lexical.terminal import track
+
+REQUIREMENTS_FILE = Path(__file__).resolve().parents[2] / "requirements.txt"
+
+# distribution on PyPI -> the folder that it installs
+SOURCE_PACKAGES = {
+    name: name
+    for name in (
+        "aiohttp", "click", "datasets", "fsspec", "huggingface_hub", "jinja2", "joblib", "jsonargparse", "lightning",
+        "mpmath", "narwhals", "networkx", "numba", "numpy", "pandas", "pydantic", "rich", "scikit-learn", "scipy",
+        "sentence-transformers", "spacy", "sympy", "torch", "torchmetrics", "transformers", "wandb",
+    )
+} | {"scikit-learn": "sklearn", "sentence-transformers": "sentence_transformers"}  # fmt: skip
 
 # Tests, copies of other packages, and files that differ between the wheels of operating systems.
 TEST_FOLDERS = {"test", "tests", "testing", "_testing"}
@@ -29,6 +44,20 @@ FILES_PER_JOB = 32
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
+class InstalledSource(NamedTuple):
+    """A package in its pinned version.
+
+    `python_files` are those of its wheel, relative to `root`; a file that something else put there is not among them.
+    """
+
+    distribution: str
+    folder: str
+    version: str
+    licence: str
+    root: Path
+    python_files: tuple[PurePosixPath, ...]
+
+
 class Docstring(NamedTuple):
     """A docstring: where it stands, its one-line summary and the rest.
 
@@ -36,7 +65,6 @@ class Docstring(NamedTuple):
     `module` it names the page that the docstring belongs to.
     """
 
-    package: str
     module: str
     owner: str
     name: str
@@ -49,16 +77,8 @@ class Docstring(NamedTuple):
         return f"{self.module}:{self.name}" if self.name else self.module
 
 
-class SourceFile(NamedTuple):
-    """A file to parse and the dotted module name of its docstrings."""
-
-    path: Path
-    package: str
-    module: str
-
-
 class MinedPackage(NamedTuple):
-    """The docstrings of a package in source order."""
+    """The docstrings of a package, in the order of the sorted paths and then of the source."""
 
     source: InstalledSource
     files: int
@@ -66,8 +86,71 @@ class MinedPackage(NamedTuple):
     docstrings: list[Docstring]
 
 
+# --- installed packages
+
+
+def installed_sources(
+    requirements: Path = REQUIREMENTS_FILE, packages: Mapping[str, str] = SOURCE_PACKAGES
+) -> list[InstalledSource]:
+    """Locate every package of the list in its pinned version; a `UserError` says what to install."""
+    try:
+        lines = requirements.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UserError(f"The embedded data needs {requirements}, which cannot be read ({error.strerror}).") from error
+    pin = re.compile(r"\s*([\w.-]+)\s*(?:\[[^\]]*\])?\s*==\s*([^\s;#]+)")
+    matches = (pin.match(line) for line in lines)
+    pins = {_normalised(match[1]): _public_version(match[2]) for match in matches if match}
+    return [_installed_source(name, folder, pins, requirements) for name, folder in packages.items()]
+
+
+def _installed_source(name: str, folder: str, pins: dict[str, str], requirements: Path) -> InstalledSource:
+    pin = pins.get(_normalised(name))
+    if pin is None:
+        raise UserError(f"{requirements} must pin {name}==VERSION: the embedded data is mined from it.")
+    advice = f"The embedded data needs {name}=={pin}; run: pip install -r {requirements}"
+    try:
+        distribution = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise UserError(f"{name} is not installed. {advice}") from error
+    version = _public_version(distribution.version)
+    if version != pin:
+        raise UserError(f"{name} is installed as {version}. {advice}")
+    root = Path(str(distribution.locate_file(folder)))
+    recorded = (PurePosixPath(path) for path in distribution.files or ())
+    inside = (path.relative_to(folder) for path in recorded if path.parts[0] == folder and path.suffix == ".py")
+    python_files = tuple(sorted(inside, key=str))  # in the same order on every system
+    if not python_files or not all((root / path).is_file() for path in python_files):
+        raise UserError(f"{name} {version} in {root} is incomplete. {advice} --force-reinstall")
+    return InstalledSource(name, folder, version, _licence(distribution), root, python_files)
+
+
+def _normalised(name: str) -> str:
+    """Normalise as PEP 503 does: `Huggingface_Hub` and `huggingface-hub` are the same package."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _public_version(version: str) -> str:
+    """Drop the local part of PEP 440: `2.13.0+cpu` and `2.13.0` have the same docstrings."""
+    return version.partition("+")[0]
+
+
+def _licence(distribution: importlib.metadata.Distribution) -> str:
+    """Return the licence in a few words, from whichever metadata field has it."""
+    metadata = distribution.metadata
+    if expressions := metadata.get_all("License-Expression"):
+        return expressions[0]
+    classifiers = [value for value in metadata.get_all("Classifier") or [] if value.startswith("License :: ")]
+    if classifiers:
+        return ", ".join(sorted({value.rpartition(" :: ")[2] for value in classifiers}))
+    lines = "\n".join(metadata.get_all("License") or []).strip().splitlines()
+    return lines[0].strip() if lines else "unknown"
+
+
+# --- their docstrings
+
+
 def mine_packages(sources: Sequence[InstalledSource], workers: int = 1) -> list[MinedPackage]:
-    """Return every docstring of every package, in the order of `sources` and then of the sorted paths."""
+    """Return every docstring of every package; the result is the same for any number of processes."""
     files_of = [source_files(source) for source in sources]
     files = [file for package_files in files_of for file in package_files]
     jobs = [files[start : start + FILES_PER_JOB] for start in range(0, len(files), FILES_PER_JOB)]
@@ -77,14 +160,14 @@ def mine_packages(sources: Sequence[InstalledSource], workers: int = 1) -> list[
     for source, package_files in zip(sources, files_of, strict=True):
         results = list(islice(results_of_all, len(package_files)))
         docstrings = [docstring for result in results for docstring in result or ()]
-        packages.append(MinedPackage(source, len(results), sum(result is None for result in results), docstrings))
+        packages.append(MinedPackage(source, len(results), results.count(None), docstrings))
     return packages
 
 
-def source_files(source: InstalledSource) -> list[SourceFile]:
-    """Return the files that are a package's own documentation: no tests, no copies of other packages."""
+def source_files(source: InstalledSource) -> list[tuple[Path, str]]:
+    """Return (path, module) of the files that are a package's own documentation: no tests, no copies of others."""
     return [
-        SourceFile(source.root / path, source.distribution, _module_name(source.folder, path))
+        (source.root / path, ".".join((source.folder, *path.with_suffix("").parts)).removesuffix(".__init__"))
         for path in source.python_files
         if path.name not in SKIPPED_FILES
         and not path.name.startswith(SKIPPED_PREFIXES)
@@ -92,14 +175,14 @@ def source_files(source: InstalledSource) -> list[SourceFile]:
     ]
 
 
-def mine_file(file: SourceFile) -> list[Docstring] | None:
+def mine_file(path: Path, module: str) -> list[Docstring] | None:
     """Return the docstrings of a file in source order; None if it is not valid Python."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes and the like are the package's business
-            tree = ast.parse(file.path.read_bytes())
+            tree = ast.parse(path.read_bytes())
         return [
-            Docstring(file.package, file.module, owner, name, *split_docstring(text))
+            Docstring(module, owner, name, *split_docstring(text))
             for owner, name, node in _definitions(tree)
             if (text := ast.get_docstring(node, clean=False)) and text.strip()
         ]
@@ -107,13 +190,8 @@ def mine_file(file: SourceFile) -> list[Docstring] | None:
         return None
 
 
-def _mine_files(files: list[SourceFile]) -> list[list[Docstring] | None]:
-    return [mine_file(file) for file in files]
-
-
-def _module_name(folder: str, path: PurePosixPath) -> str:
-    parts = [folder, *path.with_suffix("").parts]
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+def _mine_files(files: list[tuple[Path, str]]) -> list[list[Docstring] | None]:
+    return [mine_file(*file) for file in files]
 
 
 def _definitions(tree: ast.Module) -> Iterator[tuple[str, str, ast.Module | Definition]]:

@@ -25,27 +25,22 @@ def near_duplicate_groups(texts: Sequence[str], threshold: float, shingle: int =
     Two texts are near-duplicates when the Jaccard similarity of their sets of `shingle` consecutive
     lower-cased words is at least `threshold`; groups are the connected components of that relation.
     """
-    if not 0.0 < threshold <= 1.0:
-        raise ValueError(f"threshold must be in (0, 1], not {threshold}")
     if not texts:
-        return np.zeros(0, dtype=np.int64)
+        return np.zeros(0, np.int64)
     # Identical word sequences first: a thousand copies of a text would be half a million candidate pairs.
-    distinct: dict[str, int] = {}
-    copy_of = np.array([distinct.setdefault(" ".join(_words(text)), len(distinct)) for text in texts])
-    pairs = similar_pairs(shingle_sets(list(distinct), shingle), threshold)
-    return first_of_group(connected_groups(pairs[:, 0], pairs[:, 1], len(distinct))[copy_of])
+    first_with: dict[str, int] = {}
+    copy_of = [first_with.setdefault(" ".join(_WORD.findall(text.lower())), i) for i, text in enumerate(texts)]
+    pairs = np.array(list(first_with.values()))[similar_pairs(shingle_sets(list(first_with), shingle), threshold)]
+    first, second = np.append(np.arange(len(texts)), pairs[:, 0]), np.append(copy_of, pairs[:, 1])
+    return connected_groups(first, second, len(texts))
 
 
 def connected_groups(first: np.ndarray, second: np.ndarray, count: int) -> np.ndarray:
-    """Return (count,) the connected component of each item, given links between the items `first` and `second`."""
+    """Return (count,) the first item of each item's group, given links between the items `first` and `second`."""
     graph = sparse.coo_array((np.ones(len(first)), (first, second)), shape=(count, count))
-    return connected_components(graph, directed=False)[1]
-
-
-def first_of_group(groups: np.ndarray) -> np.ndarray:
-    """Return (items,) int64: the index of the first item of each item's group."""
-    _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
-    return first[inverse].astype(np.int64)
+    _, labels = connected_components(graph, directed=False)
+    _, first_of_label, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    return first_of_label[inverse]
 
 
 def shingle_sets(texts: Sequence[str], shingle: int) -> sparse.csr_array:
@@ -113,7 +108,3 @@ def _candidate_pairs(prefixes: sparse.csr_array) -> Iterator[tuple[np.ndarray, n
         shared = (prefixes[rows] @ transposed).tocoo()
         first, second = rows[shared.row], shared.col.astype(np.int64)
         yield first[first < second], second[first < second]
-
-
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text.lower())

@@ -1,24 +1,38 @@
-"""From docstrings to queries and their relevant passages: what is kept, what is dropped and why.
+"""From docstrings to queries and their relevant passages, in query sets without leaks.
 
 A query is a docstring's summary, its relevant passage the rest of that docstring. Every docstring gets a fate, `KEPT`
 or the reason why not, so that nothing is dropped in silence.
+
+Queries that resemble one another, or whose passages do, form a group, and a whole group goes into one query set. A hash
+of the group's first query decides which one: the split is fixed, apart from any training seed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from datamodules.pydocs.docstring_text import contains_verbatim, without_placeholders
 from datamodules.pydocs.mining import Docstring
-from datamodules.pydocs.near_duplicates import near_duplicate_groups
+from datamodules.pydocs.near_duplicates import connected_groups, near_duplicate_groups
+from datamodules.text.query_sets import DEVELOPMENT, TEST, TRAIN_FUSION, TRAIN_MODELING
 
 SHORTEST_QUERY = 3  # words
 LONGEST_QUERY = 30
 SHORTEST_PASSAGE = 12
 MAX_RELEVANT = 5  # a summary shared by more passages is too general to be a query
 SAME_PASSAGE = 0.7  # Jaccard similarity of word triples from which two passages are duplicates
+
+SPLIT_SEED = "pydocs-split-1"
+EVALUATION_SHARE = 0.09  # of all queries, for development and for test each
+FUSION_SHARE = 0.1  # of the training queries
+LARGEST_EVALUATED_GROUP = 20  # a larger family of look-alikes would dominate an evaluation: it is trained on
+SIMILAR_QUERY = 0.6  # Jaccard similarity of the words: one word in four exchanged
+SIMILAR_PASSAGE = 0.5  # Jaccard similarity of the word triples
 
 KEPT = "kept"
 NO_SUMMARY = "no summary"
@@ -121,3 +135,34 @@ def _mark_duplicates(docstrings: Sequence[Docstring], fates: list[str]) -> None:
 def _mostly_symbols(text: str) -> bool:
     """Return whether under two thirds are letters and blanks: a formula, a path or a table, not a sentence."""
     return sum(char.isalpha() or char == " " for char in text) * 3 < len(text) * 2
+
+
+def split_queries(queries: Sequence[str], relevant: Sequence[Sequence[str]]) -> list[str]:
+    """Return the query set of each query. `relevant` holds the texts of each query's relevant passages."""
+    members: dict[int, list[int]] = {}
+    for query, group in enumerate(look_alike_groups(queries, relevant).tolist()):
+        members.setdefault(group, []).append(query)
+    shuffled = sorted(members, key=lambda group: hashlib.sha256(f"{SPLIT_SEED}\n{queries[group]}".encode()).digest())
+    evaluation_size = round(EVALUATION_SHARE * len(queries))
+    fusion_size = round(FUSION_SHARE * (len(queries) - 2 * evaluation_size))
+    room = {DEVELOPMENT: evaluation_size, TEST: evaluation_size, TRAIN_FUSION: fusion_size}
+    query_sets = [TRAIN_MODELING] * len(queries)
+    for group in shuffled:
+        size = len(members[group])
+        # The first set with room for the whole group: sizes come out exact as long as singletons remain.
+        query_set = next((name for name in room if room[name] >= size), None)
+        if query_set is not None and size <= LARGEST_EVALUATED_GROUP:
+            room[query_set] -= size
+            for query in members[group]:
+                query_sets[query] = query_set
+    return query_sets
+
+
+def look_alike_groups(queries: Sequence[str], relevant: Sequence[Sequence[str]]) -> np.ndarray:
+    """Return (queries,) the group of each query: connected through similar queries or similar (or shared) passages."""
+    owner = np.repeat(np.arange(len(queries)), [len(passages) for passages in relevant])
+    similar_queries = near_duplicate_groups(queries, SIMILAR_QUERY, shingle=1)
+    passage_groups = near_duplicate_groups([text for passages in relevant for text in passages], SIMILAR_PASSAGE)
+    first = np.concatenate([np.arange(len(queries)), owner])
+    second = np.concatenate([similar_queries, owner[passage_groups]])
+    return connected_groups(first, second, len(queries))

@@ -22,6 +22,7 @@ from lexical.index.array_file import map_array
 from lexical.index.ragged import Ragged, offsets_of, ragged
 
 TRAIN_MODELING, TRAIN_FUSION, DEVELOPMENT, TEST = "train_modeling", "train_fusion", "development", "test"
+SPLIT_SETS = (TRAIN_MODELING, TRAIN_FUSION, DEVELOPMENT, TEST)  # every data set has them
 SPLIT_SEED = 20201231  # fixed, and apart from --seed: every run has the same split
 FUSION_SHARE, MAX_FUSION = 0.1, 20_000
 TEST_CPU, DEVELOPMENT_CPU, TRAIN_FUSION_CPU = "test_cpu", "development_cpu", "train_fusion_cpu"
@@ -205,15 +206,14 @@ def split(sets: dict[str, list[JudgedQuery]], sizes: SplitSizes, notes: list[str
 def without_shared_texts(sets: dict[str, list[JudgedQuery]], notes: list[str]) -> dict[str, list[JudgedQuery]]:
     """Leave out queries so that no text is in two sets: test keeps all its queries, then come further sets,
     development, train_fusion, train_modeling."""
-    own_names = (TRAIN_MODELING, TRAIN_FUSION, DEVELOPMENT, TEST)
-    further = [name for name in sets if name not in own_names]
+    further = [name for name in sets if name not in SPLIT_SETS]
     owner: dict[str, str] = {}
     kept: dict[str, list[JudgedQuery]] = {}
     for name in [TEST, *further, DEVELOPMENT, TRAIN_FUSION, TRAIN_MODELING]:
         kept[name] = [query for query in sets[name] if owner.setdefault(same_text(query.text), name) == name]
         if count := len(sets[name]) - len(kept[name]):
             notes.append(f"{name}: {count:,} queries have the text of a query of another set, left out")
-    for name in own_names:
+    for name in SPLIT_SETS:
         if not kept[name]:
             size = TRAIN_FUSION if name == TRAIN_MODELING else name
             raise UserError(
