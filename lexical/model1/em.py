@@ -27,7 +27,7 @@ import numpy as np
 from numba import get_num_threads, njit, prange
 from scipy.sparse import csr_array
 
-from lexical.index.ragged import Ragged, offsets_of
+from lexical.index.ragged import Ragged
 from lexical.model1.bitext import Bitext
 
 LIKELIHOOD_PARTS = 32  # partial sums of the log-likelihood: fixed, so that it is rounded alike on every machine
@@ -67,12 +67,13 @@ class Model1EM:
                 raise ValueError(f"the bitext has token ids outside of 0 to {self.vocabulary_size - 1:,}")
         self.target_tokens += len(target.values)
         self.dropped_pairs += block.dropped
-        starts, occurrences = _occurrences(*source, self.vocabulary_size)
         if self.iteration == 0:
-            counts = _uniform_counts(starts, occurrences, block, self.vocabulary_size)
+            counts = _uniform_counts(block, self.vocabulary_size)
             self.expected = merged(self.expected, counts) if self.expected.null.any() else counts
             self.log_likelihood += -float(np.log(max(1, self.vocabulary_size))) * len(target.values)
             return
+        by_token = _by_source_token(source, np.ones(source.rows, np.int8), self.vocabulary_size)
+        starts, occurrences = by_token.indptr, by_token.indices
         denominators = np.empty(len(target.values))  # numpy's arrays use huge pages; it is accessed out of order
         _denominators(
             starts, occurrences, *target, *self.pairs, self.translation, self.null, _even_parts(target.offsets),
@@ -119,9 +120,12 @@ def merged(a: PairCounts, b: PairCounts) -> PairCounts:
     """Add the counts of two first iterations, which are all above 0, over the union of their pairs."""
     shape = (len(a.null), len(a.null))
     x, y = (csr_array((counts.values, counts.pairs.values, counts.pairs.offsets), shape) for counts in (a, b))
-    total = x + y
-    pairs = Ragged(total.indptr.astype(np.int64, copy=False), total.indices.astype(np.int32, copy=False))
-    return PairCounts(pairs, total.data, a.null + b.null)
+    return _pair_counts(x + y, a.null + b.null)
+
+
+def _pair_counts(counts: csr_array, null: np.ndarray) -> PairCounts:
+    offsets, targets = counts.indptr.astype(np.int64, copy=False), counts.indices.astype(np.int32, copy=False)
+    return PairCounts(Ragged(offsets, targets), counts.data, null)
 
 
 def _no_counts(vocabulary_size: int) -> PairCounts:
@@ -135,72 +139,22 @@ def _even_parts(offsets: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], bounds, [len(offsets) - 1]]).astype(np.int64)
 
 
-def _uniform_counts(starts: np.ndarray, occurrences: np.ndarray, block: Bitext, vocabulary_size: int) -> PairCounts:
-    share = 1.0 / (block.source.lengths() + 1.0)  # (sentence pairs,): equal for all source words and NULL
-    parts = _even_parts(starts)
-    offsets = offsets_of(_distinct_targets(starts, occurrences, *block.target, parts))
-    targets, values = _uniform_rows(starts, occurrences, *block.target, share, parts, offsets)
-    weights = np.repeat(share, block.target.lengths())  # (target tokens,)
-    null = np.bincount(block.target.values, weights, vocabulary_size).astype(np.float64, copy=False)  # ints if empty
-    return PairCounts(Ragged(offsets, targets), values, null)
+def _by_source_token(source: Ragged, values: np.ndarray, vocabulary_size: int) -> csr_array:
+    """Invert the source side: row = source token, columns = its sentence pairs, ascending; `values`: of each pair."""
+    values = np.repeat(values, source.lengths())
+    return csr_array((values, source.values, source.offsets), (source.rows, vocabulary_size)).T.tocsr()
 
 
-@njit(cache=True, nogil=True)
-def _occurrences(offsets, source, vocabulary_size):  # type: ignore[no-untyped-def]
-    """Invert the source side: ``pairs[starts[e]:starts[e + 1]]`` are the sentence pairs of token e, ascending."""
-    starts = np.zeros(vocabulary_size + 1, np.int64)
-    for token in source:
-        starts[token + 1] += 1
-    for e in range(vocabulary_size):
-        starts[e + 1] += starts[e]
-    end = starts[:-1].copy()  # of the sentence pairs of a token listed so far
-    pairs = np.empty(len(source), np.int32)
-    for pair in range(len(offsets) - 1):
-        for i in range(offsets[pair], offsets[pair + 1]):
-            pairs[end[source[i]]] = pair
-            end[source[i]] += 1
-    return starts, pairs
-
-
-@njit(cache=True, nogil=True, parallel=True)
-def _distinct_targets(starts, occurrences, t_offsets, target, parts):  # type: ignore[no-untyped-def]
-    """Return (vocabulary,) the number of distinct targets of each source token."""
-    vocabulary_size = len(starts) - 1
-    counts = np.zeros(vocabulary_size, np.int64)
-    for part in prange(len(parts) - 1):
-        seen_with = np.full(vocabulary_size, -1, np.int32)
-        for e in range(parts[part], parts[part + 1]):
-            for i in range(starts[e], starts[e + 1]):
-                for j in range(t_offsets[occurrences[i]], t_offsets[occurrences[i] + 1]):
-                    if seen_with[target[j]] != e:
-                        seen_with[target[j]] = e
-                        counts[e] += 1
-    return counts
-
-
-@njit(cache=True, nogil=True, parallel=True)
-def _uniform_rows(starts, occurrences, t_offsets, target, share, parts, offsets):  # type: ignore[no-untyped-def]
-    targets = np.empty(offsets[-1], np.int32)
-    values = np.empty(offsets[-1], np.float64)
-    vocabulary_size = len(starts) - 1
-    for part in prange(len(parts) - 1):
-        sums = np.zeros(vocabulary_size, np.float64)
-        for e in range(parts[part], parts[part + 1]):
-            row = targets[offsets[e] : offsets[e + 1]]
-            n = 0
-            for i in range(starts[e], starts[e + 1]):
-                pair = occurrences[i]
-                for j in range(t_offsets[pair], t_offsets[pair + 1]):
-                    f = target[j]
-                    if sums[f] == 0.0:
-                        row[n] = f
-                        n += 1
-                    sums[f] += share[pair]
-            row.sort()
-            for k in range(offsets[e], offsets[e + 1]):
-                values[k] = sums[targets[k]]
-                sums[targets[k]] = 0.0
-    return targets, values
+def _uniform_counts(block: Bitext, vocabulary_size: int) -> PairCounts:
+    """Return the expected counts of one block where all words of a source, and NULL, explain a target token equally."""
+    source, target = block.source, block.target
+    share = 1.0 / (source.lengths() + 1.0)  # (sentence pairs,)
+    ones = np.ones(len(target.values))
+    targets = csr_array((ones, target.values, target.offsets), (target.rows, vocabulary_size))
+    counts = _by_source_token(source, share, vocabulary_size) @ targets
+    counts.sort_indices()
+    null = np.bincount(target.values, np.repeat(share, target.lengths()), vocabulary_size)
+    return _pair_counts(counts, null.astype(np.float64, copy=False))  # an empty block gives integers
 
 
 @njit(cache=True, nogil=True, parallel=True)

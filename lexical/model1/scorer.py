@@ -7,11 +7,9 @@ P(q|C) is the share of q among the collection's tokens, 1e-9 for a token that th
 smoothing (lambda = 0, for exported networks) it is ln max(P(q|D), floor), by default 1e-8. For fusion the score is
 divided by the number of query tokens.
 
-Speed: up to eight query tokens are processed together. Their rows of the table are laid out as one short vector for
-each document token, with T of each query token; an array over the vocabulary holds the position of a token's vector,
-0 if it has none. Of a candidate the tokens with a vector are listed first, without a branch (the processor would
-mispredict it), then their vectors are summed in registers. A query of any length needs no more memory than one of
-eight tokens.
+Speed: up to eight query tokens are processed together. T of each of them is laid out as one short vector for each token
+of the vocabulary; the vectors of a candidate's tokens are summed in registers. A query of any length needs no more memory
+than one of eight tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from lexical.model1.table import TranslationTable
 
 UNSEEN = 1e-9  # P(q|C) of a token that the collection does not have
 FLOOR = 1e-8  # smallest P(q|D) without smoothing
-LANES = 8  # query tokens that are processed together: the sums of `_sum_vectors`
+LANES = 8  # query tokens that are processed together: the sums of `_sum_lanes`
 PARTS_PER_THREAD = 4
 
 
@@ -95,7 +93,7 @@ def translation_sums(
     starts = offsets_of(tokens.lengths() * candidates.lengths())
     sums = _translation_sums(
         *tokens, *candidates, index.offsets, index.tokens, index.counts, *table.rows, table.probabilities,
-        starts, PARTS_PER_THREAD * get_num_threads(),
+        starts, min(tokens.rows, PARTS_PER_THREAD * get_num_threads()),
     )  # fmt: skip
     return starts, sums
 
@@ -119,101 +117,43 @@ def _distinct_tokens(offsets, tokens):  # type: ignore[no-untyped-def]
     return lengths, distinct[:end].copy(), repeats[:end].copy()
 
 
-@njit(cache=True, nogil=True, parallel=True)
+@njit(cache=True, nogil=True, parallel=True, fastmath={"contract"})
 def _translation_sums(  # type: ignore[no-untyped-def]
     q_offsets, q_tokens, c_offsets, c_docs, offsets, tokens, counts, t_offsets, t_tokens, t_values, starts, parts
 ):
-    queries = len(q_offsets) - 1
+    queries, vocabulary_size = len(q_offsets) - 1, len(t_offsets) - 1
     sums = np.zeros(starts[-1], np.float32)
     for part in prange(parts):
-        _translation_sums_of_part(
-            queries * part // parts, queries * (part + 1) // parts, q_offsets, q_tokens, c_offsets, c_docs,
-            offsets, tokens, counts, t_offsets, t_tokens, t_values, starts, sums,
-        )  # fmt: skip
+        translation = np.zeros((vocabulary_size, LANES), np.float32)  # T(lane | d)
+        for q in range(queries * part // parts, queries * (part + 1) // parts):
+            n = q_offsets[q + 1] - q_offsets[q]
+            for start in range(0, n, LANES):
+                lanes = q_tokens[q_offsets[q] + start : q_offsets[q] + min(start + LANES, n)]
+                for i in range(len(lanes)):
+                    if 0 <= lanes[i] < vocabulary_size:
+                        for k in range(t_offsets[lanes[i]], t_offsets[lanes[i] + 1]):
+                            translation[t_tokens[k], i] = t_values[k]
+                for pair in range(c_offsets[q], c_offsets[q + 1]):
+                    row = slice(offsets[c_docs[pair]], offsets[c_docs[pair] + 1])
+                    of_lanes = _sum_lanes(tokens[row], counts[row], translation)
+                    k = starts[q] + (pair - c_offsets[q]) * n + start
+                    for i in range(len(lanes)):
+                        sums[k + i] = of_lanes[i]
+                for i in range(len(lanes)):
+                    if 0 <= lanes[i] < vocabulary_size:
+                        for k in range(t_offsets[lanes[i]], t_offsets[lanes[i] + 1]):
+                            translation[t_tokens[k], i] = 0
     return sums
 
 
-@njit(cache=True, nogil=True)
-def _translation_sums_of_part(  # type: ignore[no-untyped-def]
-    first, last, q_offsets, q_tokens, c_offsets, c_docs,
-    offsets, tokens, counts, t_offsets, t_tokens, t_values, starts, sums,
-):  # fmt: skip
-    """Process the queries `first` to `last` - 1. Not inlined in `prange`, where numba takes `vectors` as fixed."""
-    if starts[first] == starts[last]:
-        return
-    position, touched = np.zeros(len(t_offsets) - 1, np.int32), np.empty(len(t_offsets), np.int32)
-    vectors = np.zeros(LANES, np.float32)
-    most_tokens = 0
-    for doc in c_docs[c_offsets[first] : c_offsets[last]]:
-        most_tokens = max(most_tokens, offsets[doc + 1] - offsets[doc])
-    positions, tf = np.empty(most_tokens, np.int32), np.empty(most_tokens, np.float32)
-    for q in range(first, last):
-        n = q_offsets[q + 1] - q_offsets[q]
-        for start in range(0, n, LANES):
-            lanes = q_tokens[q_offsets[q] + start : q_offsets[q] + min(start + LANES, n)]
-            vectors = _with_room(vectors, lanes, t_offsets)
-            used = _lay_out(lanes, t_offsets, t_tokens, t_values, position, vectors, touched)
-            for pair in range(c_offsets[q], c_offsets[q + 1]):
-                row = slice(offsets[c_docs[pair]], offsets[c_docs[pair] + 1])
-                m = _list_translating(tokens[row], counts[row], position, positions, tf)
-                of_lanes = _sum_vectors(positions[:m], tf[:m], vectors)
-                k = starts[q] + (pair - c_offsets[q]) * n + start
-                for i in range(len(lanes)):
-                    sums[k + i] = of_lanes[i]
-            for i in range(used):
-                position[touched[i]] = 0
-            vectors[: (used + 1) * len(lanes)] = 0
-
-
-@njit(cache=True, nogil=True)
-def _with_room(vectors, lanes, t_offsets):  # type: ignore[no-untyped-def]
-    """Return `vectors`, or larger ones if the document tokens that translate to `lanes` may need them; all zeros."""
-    rows = 1  # the first one stays empty: position 0 means "has no vector"
-    for q in lanes:
-        if 0 <= q < len(t_offsets) - 1:
-            rows += t_offsets[q + 1] - t_offsets[q]
-    size = min(rows, len(t_offsets)) * len(lanes) + LANES  # `_sum_vectors` reads LANES values of every vector
-    return vectors if size <= len(vectors) else np.zeros(size, np.float32)
-
-
-@njit(cache=True, nogil=True)
-def _lay_out(lanes, t_offsets, t_tokens, t_values, position, vectors, touched):  # type: ignore[no-untyped-def]
-    """Set vectors[position[d] + i] = T(lanes[i] | d); list the d with a vector in `touched`; return their number."""
-    used, width = np.int32(0), np.int32(len(lanes))
-    for i in range(len(lanes)):
-        q = lanes[i]
-        if not 0 <= q < len(t_offsets) - 1:
-            continue
-        row, values = t_tokens[t_offsets[q] : t_offsets[q + 1]], t_values[t_offsets[q] : t_offsets[q + 1]]
-        for k in range(len(row)):
-            d = row[k]
-            new = np.int32(position[d] == 0)  # 1 or 0, added instead of branched on: half would be mispredicted
-            touched[used] = d
-            used += new
-            position[d] += new * used * width
-            vectors[position[d] + i] = values[k]
-    return used
-
-
-@njit(cache=True, nogil=True)
-def _list_translating(tokens, counts, position, positions, tf):  # type: ignore[no-untyped-def]
-    """List position and count of the document tokens that have a vector; return their number."""
-    n = 0
-    for k in range(len(tokens)):
-        of_token = position[tokens[k]]
-        positions[n], tf[n] = of_token, counts[k]
-        n += of_token != 0
-    return n
-
-
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _sum_vectors(positions, tf, vectors):  # type: ignore[no-untyped-def]
-    """Return LANES sums of tf * vector, those beyond the query tokens without meaning; variables stay in registers."""
+def _sum_lanes(tokens, counts, translation):  # type: ignore[no-untyped-def]
+    """Return LANES sums over the tokens d of a document of T(lane | d) * tf(d); variables stay in registers."""
     a = b = c = d = e = f = g = h = np.float32(0)
-    for k in range(len(positions)):
-        v, n = vectors[positions[k] : positions[k] + LANES], tf[k]
-        a, b, c, d = a + n * v[0], b + n * v[1], c + n * v[2], d + n * v[3]
-        e, f, g, h = e + n * v[4], f + n * v[5], g + n * v[6], h + n * v[7]
+    for k in range(len(tokens)):
+        t, n = translation[tokens[k]], np.float32(counts[k])
+        a, b, c, d = a + n * t[0], b + n * t[1], c + n * t[2], d + n * t[3]
+        e, f, g, h = e + n * t[4], f + n * t[5], g + n * t[6], h + n * t[7]
     return a, b, c, d, e, f, g, h
 
 
