@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evaluation.measurements import Measurement
+from evaluation.results_table import pipe_table
 from evaluation.significance import Hypothesis, Verdict, read_entries, verdicts
 from lexical.errors import UserError
 
@@ -92,17 +93,13 @@ class MeasuredLine(NamedTuple):
 
     def cells(self) -> list[str]:
         """Return the line of the table, under `HEADER`."""
-        test, export = [""] * 5, [""] * 3
-        if (verdict := self.against_base) is not None:
-            test = [
-                f"{verdict.difference:+.4f}", f"{100 * verdict.relative:+.1f}%", f"{verdict.effect_size:+.2f}",
-                f"{verdict.p_value:.2g}", f"{verdict.p_holm:.2g}",
-            ]  # fmt: skip
-        if (size := self.export) is not None:
-            export = [f"{size.entries:,}", f"{size.bytes / 1e6:.1f}", f"{100 * size.share_of_pairs:.2f}%"]
-        value = f"{self.row.mean:.4f}{MARK if verdict and verdict.significant else ''}"
+        verdict, size = self.against_base, self.export
+        mark = MARK if verdict and verdict.significant else ""
         alone = f"{self.alone.mean:.4f}" if self.alone else ""
-        return [self.ablation.name, self.ablation.claim, self.ablation.setting, value, alone, *test, *export]
+        test = verdict.cells() if verdict else [""] * 5
+        export = [f"{size.entries:,}", f"{size.bytes / 1e6:.1f}", f"{100 * size.share_of_pairs:.2f}%"] if size else []
+        about = [self.ablation.name, self.ablation.claim, self.ablation.setting]
+        return [*about, f"{self.row.mean:.4f}{mark}", alone, *test, *(export or [""] * 3)]
 
 
 def read_ablations(path: Path) -> tuple[float, list[Ablation]]:
@@ -152,9 +149,7 @@ def markdown(lines: Sequence[MeasuredLine], title: str, threshold: float) -> str
     for _, group in groupby(lines, key=lambda line: line.ablation.row):
         family = list(group)
         width = len(HEADER) if any(line.export for line in family) else len(HEADER) - len(Export._fields)
-        rows = [HEADER, ["---"] * width, *(line.cells() for line in family)]
-        escaped = ([cell.replace("|", "\\|") for cell in row[:width]] for row in rows)
-        parts.append("\n".join(f"| {' | '.join(row)} |" for row in escaped))
+        parts.append(pipe_table(HEADER[:width], [line.cells()[:width] for line in family]))
     note = f"{MARK} significantly different from the base: paired two-sided t-test, p below {threshold:g}"
     return "\n\n".join([*parts, note]) + "\n"
 

@@ -8,6 +8,7 @@ A query that is missing from the run counts as 0.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import ir_measures
 import numpy as np
@@ -53,16 +54,11 @@ def _up_to_last_judged(run: Run, qrels: Sequence[tuple[str, str, int]]) -> Itera
     judged: dict[str, set[str]] = {}
     for query, document, _ in qrels:
         judged.setdefault(query, set()).add(document)
-    documents = pa.array(sorted(set().union(*judged.values())), run.document_ids.type)
-    positions = np.flatnonzero(pc.is_in(run.document_ids, documents).to_numpy(zero_copy_only=False))
-    first = np.searchsorted(positions, run.offsets)
-    for i, query in enumerate(run.query_ids):
-        of_query = positions[first[i] : first[i + 1]]
-        names = run.document_ids.take(pa.array(of_query)).to_pylist()
-        hits = [int(at) for at, name in zip(of_query, names, strict=True) if name in judged.get(query, ())]
-        if run.offsets[i + 1] > run.offsets[i]:
-            last = max(hits, default=run.offsets[i])
-            yield query, run.document_ids[run.offsets[i] : last + 1].to_pylist()
+    for query, (start, end) in zip(run.query_ids, pairwise(run.offsets), strict=True):
+        documents = run.document_ids[start:end]
+        hits = np.flatnonzero(pc.is_in(documents, pa.array(judged.get(query, ()), documents.type)))
+        if len(documents):
+            yield query, documents[: 1 + max(hits, default=0)].to_pylist()
 
 
 def _ir_measure(name: str) -> ir_measures.Measure:

@@ -1,4 +1,4 @@
-"""The results table: measured values as rows and columns, before any format (`table_formats`) is chosen.
+"""The results table: measured values as rows and columns, in Markdown and LaTeX; the report has it in HTML.
 
 A row is a ranker, fused with BM25 or alone; a column is a query set with its main measure, then the recall of the
 candidates, then the time to rank 1,000 documents with the device that took it. The best value of a column is bold,
@@ -8,7 +8,9 @@ heading. Rows and columns come in the order of the results.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +20,11 @@ import yaml
 from evaluation.measurements import Measurement
 from evaluation.measures import is_recall
 from evaluation.significance import ROUNDING, Verdict
+
+OUTCOME_HEADER = [
+    "row", "against", "query set", "difference", "relative", "effect size", "better", "worse", "p", "p (Holm)", ""
+]  # fmt: skip
+_TEX_MARKS = {"★": r"\star", "†": r"\dagger", "‡": r"\ddagger", "#": r"\#"}
 
 
 class Result(NamedTuple):
@@ -37,17 +44,25 @@ class Result(NamedTuple):
     significance: list[dict[str, Any]]  # `Verdict`
     seed_values: Sequence[float] = ()  # of each seed; their mean is `value`
     alone: bool = False  # the ranker without BM25, where the row is fused with it; not in results.json
-    measurement: Measurement | None = None  # what the value is computed from; not in results.json
+    measurement: Measurement | None = None  # what it is computed from, where that was written; not in results.json
 
     def entry(self) -> dict[str, Any]:
         """Return the entry of results.json."""
         return dict(list(self._asdict().items())[:-2])
 
     @property
-    def per_query(self) -> dict[str, float]:
-        """Each query's mean over the seeds."""
+    def is_main(self) -> bool:
+        """Whether it is of the main measure of its query set: what is not a recall."""
+        return not is_recall(self.measure)
+
+    @property
+    def row_name(self) -> str:
+        return self.model + (" (alone)" if self.alone else "")
+
+    @property
+    def measured(self) -> Measurement:
         assert self.measurement is not None
-        return self.measurement.per_query
+        return self.measurement
 
     @property
     def key(self) -> tuple[str, bool, str]:
@@ -94,6 +109,15 @@ class Outcome(NamedTuple):
     measure: str
     verdict: Verdict
 
+    def cells(self) -> list[str]:
+        """Return the line under `OUTCOME_HEADER`."""
+        difference, relative, effect, p_value, p_holm = self.verdict.cells()
+        return [
+            self.row, self.verdict.against, f"{self.query_set} {self.measure}", difference, relative, effect,
+            f"{self.verdict.better:,}", f"{self.verdict.worse:,}", p_value, p_holm,
+            self.verdict.mark if self.verdict.significant else "",
+        ]  # fmt: skip
+
 
 class Table(NamedTuple):
     header: list[str]  # behind the name of the ranker
@@ -109,8 +133,9 @@ class PaperFigures(NamedTuple):
     rows: Mapping[str, Mapping[str, str]]  # ranker -> query set or "time" -> as printed
     notes: list[str]
 
-    def of(self, model: str, column: str) -> Cell:
-        return Cell(self.rows.get(model, {}).get(column, ""))
+    def column(self, name: str) -> dict[str, Cell]:
+        """Return ranker -> cell."""
+        return {ranker: Cell(printed.get(name, "")) for ranker, printed in self.rows.items()}
 
 
 def paper_figures(path: Path, data: str) -> PaperFigures | None:
@@ -126,57 +151,39 @@ def paper_figures(path: Path, data: str) -> PaperFigures | None:
 def build_table(
     results: Sequence[Result], describe: Callable[[str], RowDescription], paper: PaperFigures | None = None
 ) -> Table:
-    fusions = {result.model for result in results if result.fused}
-    columns = list(dict.fromkeys((result.query_set, result.measure) for result in results))
-    by_row: dict[tuple[str, bool], dict[tuple[str, str], Result]] = {}
+    columns: dict[str, dict[str, Cell]] = {}  # heading -> row -> cell
+    for query_set, measure in dict.fromkeys((result.query_set, result.measure) for result in results):
+        measured = [result for result in results if (result.query_set, result.measure) == (query_set, measure)]
+        values = [result.value for result in measured]
+        best = max(values) if max(values) - min(values) > ROUNDING else math.inf  # where all are equal none is best
+        columns[f"{query_set} {measure}"] = {result.row_name: _cell(result, best) for result in measured}
+        if paper and not is_recall(measure):
+            columns[f"{query_set} {measure} in the paper"] = paper.column(query_set)
+    first: dict[str, Result] = {}
     for result in results:
-        by_row.setdefault((result.model, result.fused), {})[result.query_set, result.measure] = result
-    best = {column: _best([cells[column].value for cells in by_row.values() if column in cells]) for column in columns}
+        first.setdefault(result.row_name, result)
+    columns["ms per 1K"] = {name: Cell(_time(result.ms_per_1k)) for name, result in first.items()}
+    columns["device"] = {name: Cell(_device(result)) for name, result in first.items()}
+    if paper:
+        columns["per 1K in the paper"] = paper.column("time")
     rows = []
-    for (model, fused), of_row in by_row.items():
-        alone = model in fusions and not fused
-        printed = PaperFigures("", {}, []) if alone or paper is None else paper
-        first = next(iter(of_row.values()))
-        cells = []
-        for query_set, measure in columns:
-            cells.append(_cell(of_row.get((query_set, measure)), best[query_set, measure]))
-            if paper and not is_recall(measure):
-                cells.append(printed.of(model, query_set))
-        cells += [Cell(_time(first.ms_per_1k)), Cell(_device(first))]
-        if paper:
-            cells.append(printed.of(model, "time"))
-        suffix = (" (alone)" if alone else "") + (f", {first.seeds} seeds" if first.seeds > 1 else "")
-        row = describe(model)
-        rows.append(TableRow(model + suffix, row.label + suffix, row.part, row.group, cells))
+    for name, result in first.items():
+        suffix = (" (alone)" if result.alone else "") + (f", {result.seeds} seeds" if result.seeds > 1 else "")
+        row = describe(result.model)
+        cells = [column.get(name, Cell("")) for column in columns.values()]
+        rows.append(TableRow(result.model + suffix, row.label + suffix, row.part, row.group, cells))
     outcomes = [
         Outcome(result.model, result.query_set, result.measure, Verdict(**verdict))
         for result in results
         for verdict in result.significance
     ]
-    return Table(_header(columns, paper), rows, outcomes, _notes(results, outcomes, paper))
+    return Table(list(columns), rows, outcomes, _notes(results, outcomes, paper))
 
 
-def _header(columns: Sequence[tuple[str, str]], paper: PaperFigures | None) -> list[str]:
-    header = []
-    for query_set, measure in columns:
-        header.append(f"{query_set} {measure}")
-        if paper and not is_recall(measure):
-            header.append(f"{query_set} {measure} in the paper")
-    return [*header, "ms per 1K", "device", *(["per 1K in the paper"] if paper else [])]
-
-
-def _best(values: Sequence[float]) -> float | None:
-    """Return the largest value; None where all are equal: then none is best."""
-    return max(values) if max(values) - min(values) > ROUNDING else None
-
-
-def _cell(result: Result | None, best: float | None) -> Cell:
-    if result is None:
-        return Cell("")
+def _cell(result: Result, best: float) -> Cell:
     marks = dict.fromkeys(verdict["mark"] for verdict in result.significance if verdict["significant"])
     spread = f"±{result.spread:.4f}" if result.seeds > 1 else ""
-    is_best = best is not None and best - result.value < ROUNDING
-    return Cell(f"{result.value:.4f}", is_best, "".join(marks), spread)
+    return Cell(f"{result.value:.4f}", best - result.value < ROUNDING, "".join(marks), spread)
 
 
 def _notes(results: Sequence[Result], outcomes: Sequence[Outcome], paper: PaperFigures | None) -> list[str]:
@@ -199,3 +206,55 @@ def _time(milliseconds: float) -> str:
 def _device(result: Result) -> str:
     threads = "" if result.device != "cpu" else f", {result.threads} thread{'s' if result.threads != 1 else ''}"
     return f"{result.device}{threads}"
+
+
+# --- formats
+
+
+def markdown(table: Table) -> str:
+    """Return the table, what its marks mean, and the list of tests."""
+
+    def shown(cell: Cell) -> str:
+        text = f"**{cell.text}**" if cell.best else cell.text
+        return " ".join(filter(None, [text + cell.marks, cell.spread]))
+
+    rows = [[row.name, *map(shown, row.cells)] for row in table.rows]
+    parts = [pipe_table(["ranker", *table.header], rows), *(_escaped(note) for note in table.notes)]
+    if table.outcomes:
+        parts.append(pipe_table(OUTCOME_HEADER, [outcome.cells() for outcome in table.outcomes]))
+    return "\n\n".join(parts) + "\n"
+
+
+def pipe_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    return "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in (header, ["---"] * len(header), *rows))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def latex(table: Table) -> str:
+    r"""Return a tabular for ``\usepackage{booktabs}``, rows in the paper's words and groups."""
+
+    def shown(cell: Cell) -> str:
+        text = rf"\textbf{{{_tex(cell.text)}}}" if cell.best else _tex(cell.text)
+        marks = "".join(_TEX_MARKS.get(mark, rf"\mathrm{{{_tex(mark)}}}") for mark in cell.marks)
+        text += f"$^{{{marks}}}$" if marks else ""
+        return text + (rf" {{\tiny $\pm${cell.spread[1:]}}}" if cell.spread else "")
+
+    width = len(table.header) + 1
+    lines = [rf"\begin{{tabular}}{{l{'r' * (width - 1)}}}", r"\toprule"]
+    lines.append(" & ".join(["ranker", *map(_tex, table.header)]) + r" \\")
+    for part, rows in groupby(table.rows, key=lambda row: row.part):
+        lines += [r"\midrule", rf"\multicolumn{{{width}}}{{c}}{{\textbf{{{_tex(part)}}}}} \\"]
+        for _, group in groupby(rows, key=lambda row: row.group):
+            lines.append(r"\midrule")
+            lines += [" & ".join([_tex(row.label), *map(shown, row.cells)]) + r" \\" for row in group]
+    lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in table.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def _tex(text: str) -> str:
+    replaced = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "★": r"$^{\star}$"}
+    return "".join(replaced.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)

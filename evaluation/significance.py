@@ -18,7 +18,7 @@ import numpy as np
 import yaml
 
 from evaluation.measurements import Measurement, read_measurements
-from lexical.errors import UserError, run_script
+from lexical.errors import ArgumentParser, UserError, run_script
 
 T = TypeVar("T")
 THRESHOLD = 0.05  # the paper's
@@ -47,6 +47,13 @@ class Verdict(NamedTuple):
     p_value: float  # two-sided; 1 where no query differs
     p_holm: float  # after Holm's correction for all hypotheses of the query set
     significant: bool  # p_value below the threshold
+
+    def cells(self) -> list[str]:
+        """Return difference, relative, effect size, p and p (Holm) as tables show them."""
+        return [
+            f"{self.difference:+.4f}", f"{100 * self.relative:+.1f}%", f"{self.effect_size:+.2f}",
+            f"{self.p_value:.2g}", f"{self.p_holm:.2g}",
+        ]  # fmt: skip
 
 
 def read_hypotheses(path: Path) -> tuple[float, list[Hypothesis]]:
@@ -121,8 +128,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def main(argv: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser("evaluation.significance", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = ArgumentParser("evaluation.significance", description=__doc__, formatter_class=formatter)
     parser.add_argument("folder", type=Path, help="OUTPUT_DIR/<data>")
     parser.add_argument("row")
     parser.add_argument("others", nargs="+", metavar="other")

@@ -19,10 +19,8 @@ from rich.markdown import Markdown
 from callbacks.run_files import RunFiles
 from datamodules.retrieval_data import RetrievalData
 from evaluation.evaluated_set import EvaluatedSet
-from evaluation.report.report import report_page
-from evaluation.report.score_histogram import score_histogram
-from evaluation.results_table import Result, build_table, paper_figures
-from evaluation.table_formats import latex, markdown
+from evaluation.results_table import Result, build_table, latex, markdown, paper_figures
+from evaluation.score_histogram import score_histogram
 from lexical.errors import UserError
 from lexical.ranking.fusion import fuse
 from lexical.small_files import write_json, write_text
@@ -30,10 +28,9 @@ from lexical.terminal import be_silent, say
 from lightning_modules.ranker import Ranker
 from lightning_modules.registry import row_of
 from lightning_modules.trained import load_ranker
-from pipeline.configs import CONFIGS, names
+from pipeline.configs import CONFIGS, import_from, names
 from pipeline.dependencies import changed_dependency
 from pipeline.processes import is_rank_zero, leave_process_group, process_count
-from pipeline.report_data import gather_report
 from pipeline.results import MeasuredRow, SeedResults, collect_rows
 from pipeline.run_folder import RunFolder, entry, trained_models
 from pipeline.tracked_results import track_evaluation, track_summaries
@@ -45,10 +42,9 @@ TIMED_REPEATS = 3
 LONG_PASS = 5.0  # seconds; a longer pass over the query set is not repeated for its time
 
 
-def evaluate_rankers(parsed: Namespace, built: Namespace) -> list[Result]:
+def evaluate_rankers(parsed: Namespace, data: RetrievalData) -> list[Result]:
     """Test the rankers that the arguments name, write the table of all that are measured; return its entries."""
     quiet_lightning()
-    data: RetrievalData = built.data
     data_folder = Path(parsed.output_dir).expanduser() / data.name
     trained = trained_models(data_folder)
     selected = list(trained) if parsed.models is None else parsed.models.split(",")
@@ -105,7 +101,9 @@ def load_trained(run: RunFolder, name: str, data: RetrievalData) -> Ranker:
     if (dependency := changed_dependency(run)) is not None:
         raise UserError(f"{dependency} was trained again since {name} was trained: python train.py --model {name}")
     try:
-        ranker = load_ranker(run.path, run.load_config()["model"])
+        config = run.load_config()
+        import_from(config.get("model_file"))
+        ranker = load_ranker(run.path, config["model"])
         ranker.check_vocabulary(data.vocabulary(ranker.field))
     except UserError as error:
         raise UserError(f"{error}: python train.py --model {name}") from error
@@ -114,12 +112,14 @@ def load_trained(run: RunFolder, name: str, data: RetrievalData) -> Ranker:
 
 def write_results(rows: Sequence[MeasuredRow], data: RetrievalData, data_folder: Path) -> None:
     """Write results.{json,md,tex,html} and print the table."""
+    from pipeline.report.page import report_page  # Altair takes a second to import
+
     results = [result for row in rows for result in row.results]
     table = build_table(results, row_of, paper_figures(PAPER_FIGURES, data.name))
     write_json(data_folder / "results.json", [result.entry() for result in results])
     write_text(data_folder / "results.md", markdown(table))
     write_text(data_folder / "results.tex", latex(table))
-    write_text(data_folder / "results.html", report_page(gather_report(rows, table, data)))
+    write_text(data_folder / "results.html", report_page(rows, table, data))
     sizes = {result.query_set: result.queries for result in results}
     print(f"{data.name}: {', '.join(f'{name} {size:,} queries' for name, size in sizes.items())}")
     Console(width=None if Console().is_terminal else 180).print(Markdown(markdown(table._replace(outcomes=[]))))

@@ -33,7 +33,7 @@ class SeedResults(NamedTuple):
     run: RunFolder
     data: str  # fingerprint
     results: list[Result]  # the main measure of a query set comes first
-    histograms: list[dict[str, Any]]  # of the scores: query_set, alone, and a `ScoreHistogram`
+    histograms: list[dict[str, Any]]  # of the scores: query_set, alone, and a `score_histogram`
 
     @property
     def rankings(self) -> list[tuple[str, bool]]:
@@ -53,13 +53,14 @@ class SeedResults(NamedTuple):
             results = [Result(**entry) for entry in saved["results"]]
             fusion = any(result.fused for result in results)
             results = [result._replace(alone=fusion and not result.fused) for result in results]
-            measurements = {
-                measurement.key: measurement
-                for ranking in dict.fromkeys(result.key[:2] for result in results)
-                for measurement in read_measurements(run.path, *ranking)
-            }
-            results = [result._replace(measurement=measurements.get(result.key)) for result in results]
-            return cls(run, saved["data"], results, saved.get("histograms", []))
+            seed = cls(run, saved["data"], results, saved.get("histograms", []))
+            read = [measurement for ranking in seed.rankings for measurement in read_measurements(run.path, *ranking)]
+            measurements = {measurement.key: measurement for measurement in read}
+            if any(result.is_main and len(measurements[result.key].queries) < result.queries for result in results):
+                raise KeyError("queries are missing")
+            return seed._replace(
+                results=[result._replace(measurement=measurements.get(result.key)) for result in results]
+            )
         except (TypeError, KeyError) as error:
             raise UserError(f"{run.evaluation} is damaged: evaluate this ranker again") from error
 
@@ -113,41 +114,57 @@ def _averaged(model: str, folder: Path, seeds: list[SeedResults]) -> MeasuredRow
     settings = [seed.run.load_config() for seed in seeds]
     if any(config.get(section) != settings[0].get(section) for config in settings for section in ("model", "data")):
         say(f"{model}: its seeds were trained with different settings; the table shows the average of all")
-    by_key = [{result.key: result for result in seed.results} for seed in seeds]
-    everywhere = [key for key in by_key[0] if all(key in of_seed for of_seed in by_key)]
-    if missing := {f"{key[0]} {key[2]}": None for of_seed in by_key for key in of_seed if key not in everywhere}:
+    by_key: dict[tuple[str, bool, str], list[Result]] = {}
+    for seed in seeds:
+        for result in seed.results:
+            by_key.setdefault(result.key, []).append(result)
+    if missing := {f"{key[0]} {key[2]}": None for key, same in by_key.items() if len(same) < len(seeds)}:
         say(f"{model}: not all seeds are measured on {', '.join(missing)}: it is not in the table")
-    averages = []
-    for key in everywhere:
-        same = [of_seed[key] for of_seed in by_key]
-        device, threads = same[0].device, same[0].threads
-        times = [result.ms_per_1k for result in same if (result.device, result.threads) == (device, threads)]
-        values = [result.value for result in same]
-        measured = [result.measurement for result in same if result.measurement is not None]
-        averages.append(
-            same[0]._replace(
-                value=float(np.mean(values)), seeds=len(same), ms_per_1k=float(np.median(times)), seed_values=values,
-                measurement=over_seeds(model, measured) if len(measured) == len(same) else None,
-            )
-        )  # fmt: skip
+    averages = [_average(same) for same in by_key.values() if len(same) == len(seeds)]
     write_measurements(folder, [result.measurement for result in averages if result.measurement])
     return MeasuredRow(model, seeds, averages)
+
+
+def _average(same: Sequence[Result]) -> Result:
+    """Average one value over the seeds; its time is the median of those on the first seed's device."""
+    device, threads = same[0].device, same[0].threads
+    times = [result.ms_per_1k for result in same if (result.device, result.threads) == (device, threads)]
+    values = [result.value for result in same]
+    measurements = [result.measurement for result in same if result.measurement]
+    return same[0]._replace(
+        value=float(np.mean(values)), seeds=len(same), ms_per_1k=float(np.median(times)), seed_values=values,
+        measurement=over_seeds(same[0].model, measurements) if len(measurements) == len(same) else None,
+    )  # fmt: skip
 
 
 def with_tests(results: Sequence[Result], path: Path = HYPOTHESES) -> list[Result]:
     """Return the results with `significance` filled in, for the main measure of each query set."""
     threshold, hypotheses = read_hypotheses(path)
     known = {*names("model"), *(result.model for result in results)}
-    rows = dict.fromkeys(name for hypothesis in hypotheses for name in (hypothesis.row, hypothesis.against))
-    if unknown := [name for name in rows if name.removesuffix(".alone") not in known]:
+    tested = dict.fromkeys(name for hypothesis in hypotheses for name in (hypothesis.row, hypothesis.against))
+    if unknown := [name for name in tested if name.removesuffix(".alone") not in known]:
         say(f"{path}: there is no ranker {', '.join(unknown)}; its hypotheses are not tested")
-    tested = list(results)
-    for query_set in dict.fromkeys(result.query_set for result in results):
-        main: dict[str, int] = {}  # row -> number of its result for the main measure, which comes first
-        for number, result in enumerate(results):
-            if result.query_set == query_set:
-                main.setdefault(result.model + (".alone" if result.alone else ""), number)
-        values = {name: results[number].per_query for name, number in main.items()}
-        for name, tests in verdicts(values, hypotheses, threshold).items():
-            tested[main[name]] = results[main[name]]._replace(significance=[test._asdict() for test in tests])
-    return tested
+    tests = {
+        query_set: verdicts({_name(result): result.measured.per_query for result in main}, hypotheses, threshold)
+        for query_set, main in main_results(results).items()
+    }
+    return [
+        result._replace(significance=[test._asdict() for test in tests[result.query_set].get(_name(result), [])])
+        if result.is_main
+        else result
+        for result in results
+    ]
+
+
+def _name(result: Result) -> str:
+    """Return the name of its row in hypotheses.yaml."""
+    return result.model + (".alone" if result.alone else "")
+
+
+def main_results(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Return query set -> the result of each row for the main measure."""
+    main: dict[str, list[Result]] = {}
+    for result in results:
+        if result.is_main:
+            main.setdefault(result.query_set, []).append(result)
+    return main

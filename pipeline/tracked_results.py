@@ -112,9 +112,9 @@ def log_results(run: Any, results: Sequence[Result], data: RetrievalData) -> Non
         tables["significance"] = pd.DataFrame(tests)
     for name in dict.fromkeys(result.query_set for result in results):
         values = {
-            f"{result.measure}{' alone' if result.alone else ''}": result.per_query
+            f"{result.measure}{' alone' if result.alone else ''}": result.measured.per_query
             for result in results
-            if result.query_set == name and result.measurement is not None
+            if result.query_set == name and result.measurement
         }
         query_set = data.query_set(name)
         table = tables[f"per_query/{name}"] = pd.DataFrame(values)

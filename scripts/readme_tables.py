@@ -16,8 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from evaluation.measures import is_recall
-from evaluation.results_table import Result, build_table
-from evaluation.table_formats import markdown
+from evaluation.results_table import Result, build_table, markdown
 from lexical.errors import run_script
 from lexical.small_files import read_json
 from lightning_modules.registry import row_of

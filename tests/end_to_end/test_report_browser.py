@@ -5,19 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from evaluation.report.report import QuerySetValues, report_page
 from tests.fixtures import browser
 from tests.fixtures.browser import OpenPage
-from tests.fixtures.small_report import HOSTILE, small_report
+from tests.fixtures.small_report import HOSTILE, large_report, small_report
 
 
 @pytest.fixture(scope="module")
 def report_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "results.html"
-    path.write_text(report_page(small_report()), encoding="utf-8")
+    path.write_text(small_report(path.parent).page(), encoding="utf-8")
     return path
 
 
@@ -118,7 +116,7 @@ def test_on_paper_there_are_no_controls_and_the_colours_are_light(browser_page: 
 
 def test_hostile_text_is_shown_and_not_run(browser_page: OpenPage, tmp_path: Path) -> None:
     path = tmp_path / "results.html"
-    path.write_text(report_page(small_report(model=HOSTILE, data=HOSTILE)), encoding="utf-8")
+    path.write_text(small_report(tmp_path, model=HOSTILE, data=HOSTILE).page(), encoding="utf-8")
     page = open_report(browser_page, path)
     assert page.evaluate("window.hacked") is None and browser_page.errors == [] and len(browser_page.requests) == 1
     assert page.locator("#queries figure:not([hidden]) td").first.evaluate("cell => cell.firstChild.data") == HOSTILE
@@ -126,15 +124,8 @@ def test_hostile_text_is_shown_and_not_run(browser_page: OpenPage, tmp_path: Pat
 
 
 def test_twenty_thousand_queries_and_forty_rows_are_drawn(browser_page: OpenPage, tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
-    values = {row: rng.random(20_000) for row in range(40)}
-    report = small_report()
-    rows = [report.rows[0]._replace(name=f"row {row}") for row in values]
-    ids = [str(number) for number in range(20_000)]
-    points = [report.points[0]._replace(row=row, value=0.3 + row / 100) for row in values]
-    large = QuerySetValues("test", "MRR", ids, ids, values)
     path = tmp_path / "results.html"
-    path.write_text(report_page(report._replace(rows=rows, query_sets=[large], points=points, scores=[])))
+    path.write_text(large_report(tmp_path, queries=20_000, rows=40, text="a query").page(), encoding="utf-8")
     page = open_report(browser_page, path)
     assert browser_page.errors == [] and "10,000 of 20,000 queries" in page.locator("#queries figure").inner_text()
     assert page.locator("#queries table tr").count() == 20

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.report.report import report_page
 from tests import ROOT
 from tests.fixtures.browser import find_browser
 from tests.fixtures.small_report import small_report
@@ -25,7 +24,7 @@ def pictures(*arguments: object) -> subprocess.CompletedProcess[str]:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     find_browser()
     path = tmp_path_factory.mktemp("report") / "results.html"
-    path.write_text(report_page(small_report()), encoding="utf-8")
+    path.write_text(small_report(path.parent).page(), encoding="utf-8")
     return path
 
 

@@ -7,9 +7,8 @@ import re
 import pytest
 
 from evaluation import results_table
-from evaluation.results_table import Cell, PaperFigures, Result, Table, TableRow, paper_figures
+from evaluation.results_table import Cell, PaperFigures, Result, Table, TableRow, latex, markdown, paper_figures
 from evaluation.significance import Verdict
-from evaluation.table_formats import html_outcomes, html_table, latex, markdown
 from lightning_modules.registry import ROWS, row_of
 from pipeline.configs import CONFIGS
 
@@ -22,11 +21,11 @@ def build_table(results: list[Result], paper: PaperFigures | None = None) -> Tab
 
 def result(
     model: str = "bm25_lemm", value: float = 0.25, *, fused: bool = False, query_set: str = "test",
-    measure: str = "MRR", ms_per_1k: float = 1.5, device: str = "cpu", threads: int = 2,
+    measure: str = "MRR", ms_per_1k: float = 1.5, device: str = "cpu", threads: int = 2, alone: bool = False,
 ) -> Result:  # fmt: skip
     return Result(
         model=model, fused=fused, query_set=query_set, measure=measure, value=value, seeds=1, queries=10, depth=1000,
-        ms_per_1k=ms_per_1k, device=device, threads=threads, significance=[],
+        ms_per_1k=ms_per_1k, device=device, threads=threads, significance=[], alone=alone,
     )  # fmt: skip
 
 
@@ -35,7 +34,7 @@ SMALL = [
     result("bm25_lemm", 0.9, measure="recall@1000"),
     result("model1_word", 0.31256, fused=True, ms_per_1k=12.345),
     result("model1_word", 0.9, fused=True, measure="recall@1000", ms_per_1k=12.345),
-    result("model1_word", 0.2, ms_per_1k=11.0, threads=1),
+    result("model1_word", 0.2, ms_per_1k=11.0, threads=1, alone=True),
 ]
 
 
@@ -71,22 +70,6 @@ def test_the_whole_table_in_latex() -> None:
     ])  # fmt: skip
 
 
-def html_cells(page: str) -> list[list[str]]:
-    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", page)
-    return [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in rows]
-
-
-def test_the_whole_table_in_html() -> None:
-    assert html_cells(html_table(build_table(SMALL))) == [
-        ["ranker", "test MRR", "test recall@1000", "ms per 1K", "device"],
-        ["baselines"],
-        ["bm25_lemm", "0.2500", "0.9000", "1.5", "cpu, 2 threads"],
-        ["our methods"],
-        ["model1_word", "<b>0.3126</b>", "0.9000", "12.3", "cpu, 2 threads"],
-        ["model1_word (alone)", "0.2000", "", "11", "cpu, 1 thread"],
-    ]
-
-
 VERDICT = Verdict(
     against="bm25_lemm", mark="★", queries=10, difference=0.05, relative=0.2, effect_size=0.4, better=6, worse=1,
     p_value=0.0123, p_holm=0.0246, significant=True,
@@ -115,18 +98,14 @@ def test_marks_spread_and_tests_in_markdown() -> None:
     ]  # fmt: skip
 
 
-def test_marks_and_spread_in_latex_and_html() -> None:
-    table = build_table(MARKED)
-    assert r"& \textbf{0.3000}$^{\star}$ {\tiny $\pm$0.0100} &" in latex(table)
-    assert "<td><b>0.3000</b><sup>★</sup> <small>±0.0100</small></td>" in html_table(table)
-    assert all(f"<p>{note}</p>".replace("'", "&#x27;") in html_table(table) for note in NOTES)
-    assert html_cells(html_outcomes(table))[1][:3] == ["nn_model1", "bm25_lemm", "test MRR"]
+def test_marks_and_spread_in_latex() -> None:
+    assert r"& \textbf{0.3000}$^{\star}$ {\tiny $\pm$0.0100} &" in latex(build_table(MARKED))
 
 
 def test_the_papers_figures_stand_beside_ours_under_their_own_heading() -> None:
     paper = PaperFigures("the authors", {"bm25_lemm": {"test": "0.270", "time": "0.8 ms"}}, ["a note"])
     results = [result("bm25_lemm"), result("bm25_lemm", 0.9, measure="recall@100"), result("nn_model1", fused=True)]
-    table = build_table([*results, result("nn_model1")], paper)
+    table = build_table([*results, result("nn_model1", alone=True)], paper)
     assert table.header == [
         "test MRR", "test MRR in the paper", "test recall@100", "ms per 1K", "device", "per 1K in the paper"
     ]  # fmt: skip
@@ -149,7 +128,7 @@ def test_the_papers_table_is_quoted_as_printed() -> None:
 
 
 def test_rows_come_in_the_order_of_the_results() -> None:
-    table = build_table([result("zebra"), result("model1_bwps", fused=True), result("model1_bwps")])
+    table = build_table([result("zebra"), result("model1_bwps", fused=True), result("model1_bwps", alone=True)])
     assert [row.name for row in table.rows] == ["zebra", "model1_bwps", "model1_bwps (alone)"]
     assert [(row.label, row.part) for row in table.rows[:2]] == [
         ("zebra", "others"), ("BM25 (lemm) + Model1 (bwps)", "our methods")
@@ -196,17 +175,6 @@ def test_times_of_seconds_are_plain_numbers(time: float) -> None:
     """A cross-encoder takes a minute for 1,000 documents on a CPU: 53,000, not 5.3e+04."""
     shown = build_table([result(ms_per_1k=time)]).rows[0].cells[-2].text
     assert "e" not in shown and float(shown.replace(",", "")) == pytest.approx(time, rel=0.01)
-
-
-HOSTILE = "<script>alert('x')</script>&\""
-
-
-def test_html_escapes_every_text() -> None:
-    hostile = result(HOSTILE, query_set=HOSTILE, measure=HOSTILE, device=HOSTILE)
-    table = build_table([hostile._replace(significance=[VERDICT._replace(against=HOSTILE, mark=HOSTILE)._asdict()])])
-    page = html_table(table) + html_outcomes(table)
-    assert "<script" not in page and "alert('x')" not in page
-    assert page.count("&lt;script&gt;") > 8
 
 
 def test_latex_escapes_what_latex_would_read() -> None:

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from evaluation.measurements import Measurement, read_measurements, write_measurements
-from evaluation.results_table import Result, build_table
-from evaluation.table_formats import markdown
+from evaluation.results_table import Result, build_table, markdown
 from lexical.errors import UserError
 from lexical.small_files import write_text
 from lightning_modules.registry import row_of
@@ -80,21 +79,24 @@ def test_results_in_memory_and_read_back_are_the_same(tmp_path: Path) -> None:
     held = {one.run: one for one in nn_model1(tmp_path)}
     for in_memory, read in zip(collect_rows(tmp_path, DATA, held), collect_rows(tmp_path, DATA, {}), strict=True):
         assert [one.entry() for one in in_memory.results] == [one.entry() for one in read.results]
-        assert [one.per_query for one in in_memory.results] == [one.per_query for one in read.results]
+        assert [one.measured.per_query for one in in_memory.results] == [one.measured.per_query for one in read.results]
 
 
 def test_seeds_of_other_data_or_damaged_ones_are_named_and_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for seed, data in ((1, "these"), (2, "others"), (3, "these"), (4, "these")):
+    for seed, data in ((1, "these"), (2, "others"), (3, "these"), (4, "these"), (5, "these")):
         measured(tmp_path, "nn_model1", seed, [measurement(BASE)], data=data)
     RunFolder(tmp_path / "nn_model1/seed-3").evaluation.write_text("{}")
     RunFolder(tmp_path / "nn_model1/seed-4").per_query("test", alone=False).unlink()
+    short = RunFolder(tmp_path / "nn_model1/seed-5").per_query("test", alone=False)
+    short.write_text("".join(short.read_text().splitlines(keepends=True)[:-1]))
     (row,) = collect_rows(tmp_path, DATA, {})
     assert row.results[0].seeds == 1
     lines = capsys.readouterr().err.splitlines()
-    assert [line.split(" is not in the table")[0] for line in lines] == [f"nn_model1 (seed {n})" for n in (2, 3, 4)]
+    assert [line.split(" is not in the table")[0] for line in lines] == [f"nn_model1 (seed {n})" for n in (2, 3, 4, 5)]
     assert "other data" in lines[0] and "is damaged" in lines[1] and "there is no" in lines[2]
+    assert "is damaged" in lines[3]
 
 
 @pytest.mark.parametrize("cpu_first", [True, False])

@@ -1,19 +1,22 @@
 """The report's charts, declared in Altair: each function returns a Vega-Lite specification that holds its data.
 
-Colours are CSS variables of report_page.html, so that one SVG serves light screens, dark screens and paper.
+Colours are CSS variables of page.html, so that one SVG serves light screens, dark screens and paper.
 Names and texts are data, or titles of whole charts: Vega-Lite copies the title of an axis into expressions as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
 import numpy as np
 
-from evaluation.report.report import Curve, QuerySetValues, Report
-from evaluation.report.translation_picture import Translation
+from datamodules.text.query_sets import QuerySet
+from evaluation.results_table import Result
+from lightning_modules.registry import row_of
+from pipeline.report.learning_curves import Curve
+from pipeline.results import MeasuredRow
 
 COLOURS = [f"var(--colour-{number})" for number in range(6)]
 CONFIG = {
@@ -43,13 +46,15 @@ MARKED_STEPS = 20  # a curve with no more steps shows each of them
 RELEVANT, OTHERS = "relevant documents", "other candidates"
 
 
-def speed_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any]:
-    """Draw the main measure of every row against its time, each point with its name where there is room for it."""
+def speed_chart(results: Sequence[Result]) -> dict[str, Any]:
+    """Draw the value of every row of one query set against its time, each with its name where there is room for it."""
     points = [
-        report.rows[point.row]._asdict() | point._asdict()
-        for point in report.points
-        if point.query_set == query_set.name
-    ]
+        {
+            "name": result.row_name, "part": row_of(result.model).part, "alone": result.alone, "value": result.value,
+            "ms_per_1k": result.ms_per_1k, "device": result.device,
+        }
+        for result in results
+    ]  # fmt: skip
     base = alt.Chart().encode(
         x=alt.X("ms_per_1k:Q").title("ms per 1,000 documents (log scale)").scale(type="log", nice=False, padding=60),
         y=alt.Y("value:Q").scale(zero=False, padding=20),
@@ -62,7 +67,7 @@ def speed_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any]:
         tooltip=["name:N", "value:Q", "ms_per_1k:Q", "device:N"],
     )
     names = base.mark_text().encode(text="name:N")
-    spec = _finished(alt.layer(marks, names), points, 480, f"{query_set.measure} on {query_set.name}")
+    spec = _finished(alt.layer(marks, names), points, 480, f"{results[0].measure} on {results[0].query_set}")
     # Vega's label transform, which Vega-Lite does not offer: names do not overlap; those without room are hidden.
     anchors = ["right", "left", "top", "bottom", "top-right", "bottom-right", "top-left", "bottom-left"]
     label = {
@@ -73,38 +78,36 @@ def speed_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any]:
     return spec | {"usermeta": {"embedOptions": {"patch": patch}}}
 
 
-def curve_chart(curves: Sequence[Curve], title: str) -> dict[str, Any]:
+def curve_chart(curves: Mapping[int, Curve], title: str) -> dict[str, Any]:
     """Draw one metric over the steps, one line for each seed; a value of None leaves a gap."""
-    points = [
-        {"seed": curve.seed, "step": step, "value": value}
-        for curve in curves
-        for step, value in zip(curve.steps, curve.values, strict=True)
-    ]
-    finite = [point["value"] for point in points if point["value"] is not None] or [0.0]
-    margin = 0.05 * (max(finite) - min(finite)) or 0.01
+    points = [{"seed": seed, "step": step, "value": value} for seed in curves for step, value in curves[seed]]
+    values = [value for curve in curves.values() for _, value in curve if value is not None] or [0.0]
+    margin = 0.05 * (max(values) - min(values)) or 0.01
     base = alt.Chart().encode(
         x=alt.X("step:Q").title("optimiser steps").scale(zero=True).axis(tickCount=4, format=",d"),
-        y=alt.Y("value:Q").scale(domain=[min(finite) - margin, max(finite) + margin]).axis(tickCount=4),
+        y=alt.Y("value:Q").scale(domain=[min(values) - margin, max(values) + margin]).axis(tickCount=4),
         color=alt.Color("seed:N", legend=alt.Legend() if len(curves) > 1 else None),
     )
     lines = base.mark_line(strokeWidth=1.75, aria=False)
-    marked = max(len(curve.steps) for curve in curves) <= MARKED_STEPS
+    marked = max(map(len, curves.values())) <= MARKED_STEPS
     marks = base.mark_point(filled=True, size=30, opacity=1 if marked else 0, aria=False)
     marks = marks.encode(tooltip=["seed:N", "step:Q", "value:Q"])
     return _finished(alt.layer(lines, marks), points, 220, title)
 
 
-def difference_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any]:
+def difference_chart(results: Sequence[Result], query_set: QuerySet, limit: int) -> dict[str, Any]:
     """Draw what row A gains and loses against row B, a bar for each query, sorted; at first A is the best row.
 
-    A set that is too large for the page is replaced by an evenly spread sample of its queries.
+    Of more than `limit` queries an evenly spread sample is drawn.
     """
-    rows, total = list(query_set.values), len(query_set.ids)
-    count = min(total, MAX_VALUES // len(report.query_sets) // len(rows))
-    values = np.round(np.stack(list(query_set.values.values()), axis=1), DECIMALS)  # (queries, rows)
+    total = len(query_set)
+    count = min(total, limit)
+    sample = [number * total // count for number in range(count)]
+    measured = [result.measured.per_query for result in results]
+    values = np.array([[row[query_set.ids[i]] for row in measured] for i in sample])  # (queries, rows)
     queries = [
-        {"id": query_set.ids[i], "query": _shortened(query_set.texts[i]), "values": values[i].tolist()}
-        for i in (number * total // count for number in range(count))
+        {"id": query_set.ids[i], "query": _shortened(query_set.texts[i]), "values": row}
+        for i, row in zip(sample, values.round(DECIMALS).tolist(), strict=True)
     ]
     scale, title = alt.Scale(domain=[0, count], nice=False), f"{count:,} of {total:,} queries, sorted by difference"
     base = (
@@ -124,22 +127,30 @@ def difference_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any
     targets = base.mark_rect(opacity=0, aria=False).encode(  # as tall as the chart: a short bar is hard to point at
         y=alt.value(0), y2=alt.value("height"), tooltip=["query:N", "difference:Q", "A:Q", "B:Q"]
     )
-    names, best = [report.rows[row].name for row in rows], int(np.argmax(values.mean(axis=0)))
-    choices = [_choice("A", "Row A", names, best), _choice("B", "Row B", names, 0 if best else len(rows) - 1)]
+    names, best = [result.row_name for result in results], int(np.argmax(values.mean(axis=0)))
+    choices = [_choice("A", "Row A", names, best), _choice("B", "Row B", names, 0 if best else len(names) - 1)]
     chart = alt.layer(bars, targets).add_params(*choices)
-    return _finished(chart, queries, 300, f"A − B, {query_set.measure} on {query_set.name}")
+    return _finished(chart, queries, 300, f"A − B, {results[0].measure} on {results[0].query_set}")
 
 
-def score_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any] | None:
-    """Draw how the chosen row scores relevant documents and the other candidates; None where no scores are stored."""
-    scores = [row for row in report.scores if row.query_set == query_set.name]
-    if not scores:
+def score_chart(rows: Sequence[MeasuredRow], query_set: str) -> dict[str, Any] | None:
+    """Draw how the chosen row scores relevant documents and the other candidates; None where no scores are stored.
+
+    Only the first seed of a row is shown: scores of different seeds have no common scale.
+    """
+    stored = [(row, entry) for row in rows for entry in row.seeds[0].histograms if entry["query_set"] == query_set]
+    if not stored:
         return None
-    values = [
-        {"row": number, "low": edges[:-1], "high": edges[1:], RELEVANT: relevant, OTHERS: others}
-        for number, (edges, relevant, others) in enumerate(row.histogram for row in scores)
+    names = [
+        f"{row.model}{' (alone)' if entry['alone'] else ''}, seed {row.seeds[0].run.seed}" for row, entry in stored
     ]
-    names = [f"{report.rows[row.row].name}, seed {row.seed}" for row in scores]
+    values = [
+        {
+            "row": number, "low": entry["edges"][:-1], "high": entry["edges"][1:],
+            RELEVANT: entry["relevant"], OTHERS: entry["others"],
+        }
+        for number, (_, entry) in enumerate(stored)
+    ]  # fmt: skip
     bars = (
         alt.Chart()
         .transform_filter("datum.row == chosen")
@@ -158,10 +169,10 @@ def score_chart(report: Report, query_set: QuerySetValues) -> dict[str, Any] | N
         )
         .add_params(_choice("chosen", "Row", names, 0))
     )
-    return _finished(bars, values, 320, f"share of the documents, {query_set.name}")
+    return _finished(bars, values, 320, f"share of the documents, {query_set}")
 
 
-def translation_chart(translations: Sequence[Translation], title: str, colour: str, largest: float) -> dict[str, Any]:
+def translation_chart(translations: Mapping[str, float], title: str, colour: str, largest: float) -> dict[str, Any]:
     """Draw T(q|d) of the strongest document words d of one query word q; `largest` is that of all such charts."""
     words = alt.Axis(grid=False, labelLimit=104, minExtent=110, maxExtent=110, labelColor="var(--ink)")
     base = alt.Chart().encode(
@@ -171,7 +182,7 @@ def translation_chart(translations: Sequence[Translation], title: str, colour: s
     )
     number = alt.Text("probability:Q", format=".2~r")
     numbers = base.mark_text(align="left", dx=4, fill="var(--quiet)").encode(text=number)
-    rows = [translation._asdict() for translation in translations]
+    rows = [{"word": word, "probability": probability} for word, probability in translations.items()]
     return _finished(alt.layer(base.mark_bar(size=12, color=colour), numbers), rows, 18 * len(rows) + 28, title)
 
 
