@@ -7,9 +7,9 @@ P(q|C) is the share of q among the collection's tokens, 1e-9 for a token that th
 smoothing (lambda = 0, for exported networks) it is ln max(P(q|D), floor), by default 1e-8. For fusion the score is
 divided by the number of query tokens.
 
-Speed: up to eight query tokens are processed together. T of each of them is laid out as one short vector for each token
-of the vocabulary; the vectors of a candidate's tokens are summed in registers. A query of any length needs no more memory
-than one of eight tokens.
+Speed: up to eight query tokens are processed together. Their T are laid out as one short vector for each token of the
+vocabulary; the vectors of a candidate's tokens are summed in registers. A query of any length needs no more memory than
+one of eight tokens.
 """
 
 from __future__ import annotations

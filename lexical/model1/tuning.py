@@ -24,7 +24,7 @@ from lexical.index.forward_index import ForwardIndex, token_counts
 from lexical.index.ragged import Ragged
 from lexical.model1.scorer import FLOOR, UNSEEN, add_log, collection_probability, distinct_tokens, translation_sums
 from lexical.model1.table import Translations, TranslationTable, others_rescaled
-from lexical.ranking.order import RankedTask
+from lexical.ranking.order import RankedTask, fused_reciprocal_ranks
 
 THRESHOLDS = (3e-3, 1e-3, 1e-4)
 P_SELF = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8)
@@ -147,17 +147,10 @@ def _rounded_mrr(trial: TableTrial) -> float:
 
 def _best_mrr(judged: JudgedQueries, scores: np.ndarray) -> float:
     """Return the MRR of the scores, or of their fusion with the first stage at the best of a few weights."""
-    task, first = judged.task, judged.first_stage
-    weights = (1.0,) if first is None else FUSION_WEIGHTS
-    if not task.candidates.rows:
+    if not judged.task.candidates.rows:
         return 0.0
-    first = np.zeros(len(scores), np.float32) if first is None else first
-    if len(first) != len(scores):
-        raise ValueError(f"{len(first):,} scores of the first stage for {len(scores):,} candidates")
-    values = _fused_reciprocal_ranks(
-        *task.candidates, task.id_order, task.relevant, first, scores, np.array(weights, np.float32)
-    )
-    return float(values.mean(axis=0).max())
+    first, weights = (judged.first_stage, FUSION_WEIGHTS) if judged.first_stage is not None else (scores, (1.0,))
+    return float(fused_reciprocal_ranks(judged.task, first, scores, weights).mean(axis=0).max())
 
 
 @njit(cache=True, nogil=True, parallel=True)
@@ -180,23 +173,3 @@ def _mix(starts, q_offsets, q_tokens, repeats, exact, translated, c_offsets, bac
             scores[pair] = (total + np.log(product)) / length
             k += n
     return scores
-
-
-@njit(cache=True, nogil=True, parallel=True)
-def _fused_reciprocal_ranks(offsets, docs, id_order, relevant, first, own, weights):  # type: ignore[no-untyped-def]
-    """Return (queries, weights) for first * (1 - weight) + own * weight, by the tie rule of `lexical.ranking.order`."""
-    best = np.zeros((len(offsets) - 1, len(weights)))
-    for row in prange(len(offsets) - 1):
-        for pair in range(offsets[row], offsets[row + 1]):
-            if not relevant[pair]:
-                continue
-            for w in range(len(weights)):
-                a, b = np.float32(1) - weights[w], weights[w]
-                score = a * first[pair] + b * own[pair]
-                rank = 1
-                for other in range(offsets[row], offsets[row + 1]):
-                    rival = a * first[other] + b * own[other]
-                    if rival > score or (rival == score and id_order[docs[other]] < id_order[docs[pair]]):
-                        rank += 1
-                best[row, w] = max(best[row, w], 1.0 / rank)
-    return best

@@ -6,10 +6,11 @@ collection; `id_order` gives each row its position in the order of the ids, so t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+from numba import njit, prange
 
 from lexical.index.ragged import Ragged
 
@@ -32,10 +33,19 @@ def ranking_order(candidates: Ragged, scores: np.ndarray, id_order: np.ndarray) 
 
 def reciprocal_ranks(task: RankedTask, scores: np.ndarray) -> np.ndarray:
     """Return (queries,) 1 / rank of the first relevant candidate, 0 where there is none."""
-    _check(task.candidates, scores)
-    if len(task.relevant) != len(scores):
-        raise ValueError(f"{len(task.relevant):,} judgements for {len(scores):,} scores")
-    return _reciprocal_ranks(*task.candidates, task.id_order, task.relevant, scores.astype(np.float32))
+    return fused_reciprocal_ranks(task, scores, scores, (1.0,))[:, 0]
+
+
+def fused_reciprocal_ranks(
+    task: RankedTask, first: np.ndarray, second: np.ndarray, weights: Sequence[float]
+) -> np.ndarray:
+    """Return (queries, weights) reciprocal ranks by the float32 scores ``(1 - weight) * first + weight * second``."""
+    for scores in (first, second, task.relevant):
+        _check(task.candidates, scores)
+    first, second = first.astype(np.float32), second.astype(np.float32)
+    return _reciprocal_ranks(
+        *task.candidates, task.id_order, task.relevant, first, second, np.array(weights, np.float32)
+    )
 
 
 def mean_reciprocal_rank(task: RankedTask, scores: np.ndarray) -> float:
@@ -89,19 +99,20 @@ def _check(candidates: Ragged, scores: np.ndarray) -> None:
         raise ValueError(f"{np.count_nonzero(~np.isfinite(scores)):,} scores are not finite: nothing can be ranked")
 
 
-@njit(cache=True, nogil=True)
-def _reciprocal_ranks(
-    offsets: np.ndarray, docs: np.ndarray, id_order: np.ndarray, relevant: np.ndarray, scores: np.ndarray
-) -> np.ndarray:
-    best = np.zeros(len(offsets) - 1)
-    for row in range(len(offsets) - 1):
+@njit(cache=True, nogil=True, parallel=True)
+def _reciprocal_ranks(offsets, docs, id_order, relevant, first, second, weights):  # type: ignore[no-untyped-def]
+    best = np.zeros((len(offsets) - 1, len(weights)))
+    for row in prange(len(offsets) - 1):
         for pair in range(offsets[row], offsets[row + 1]):
-            if relevant[pair]:
+            if not relevant[pair]:
+                continue
+            for w in range(len(weights)):
+                a, b = np.float32(1) - weights[w], weights[w]
+                score = a * first[pair] + b * second[pair]
                 rank = 1
                 for other in range(offsets[row], offsets[row + 1]):
-                    if scores[other] > scores[pair] or (
-                        scores[other] == scores[pair] and id_order[docs[other]] < id_order[docs[pair]]
-                    ):
+                    rival = a * first[other] + b * second[other]
+                    if rival > score or (rival == score and id_order[docs[other]] < id_order[docs[pair]]):
                         rank += 1
-                best[row] = max(best[row], 1.0 / rank)
+                best[row, w] = max(best[row, w], 1.0 / rank)
     return best

@@ -24,13 +24,12 @@ from lexical.model1.tuning import (
     TableGrid,
     TableSettings,
     TableTrial,
-    _fused_reciprocal_ranks,
     gather_terms,
     mixture_scores,
     tune_smoothing,
     tune_table,
 )
-from lexical.ranking.order import RankedTask, mean_reciprocal_rank, ranking_order, reciprocal_ranks
+from lexical.ranking.order import RankedTask, mean_reciprocal_rank, ranking_order
 from tests import ROOT
 from tests.fixtures.tiny_collections import TinyCollection, forward_index_of, seeded_collection, tiny_collections
 
@@ -176,38 +175,6 @@ for threads in (1, 2):
     first, second = (line.split() for line in done.stdout.splitlines())
     assert first == second
     assert first[0] == "True" and len(first) == 2 + SMALL_GRID.size
-
-
-# ------------------------------------------------------------------------------------------ reciprocal ranks
-
-
-@st.composite
-def judged_scores(draw: st.DrawFn) -> tuple[RankedTask, np.ndarray, np.ndarray]:
-    """Few values, so that scores are often equal; queries without candidates, with no or several relevant ones."""
-    lengths = draw(st.lists(st.integers(0, 7), min_size=1, max_size=5))
-    documents = draw(st.permutations(range(8)))
-    pairs = sum(lengths)
-    scores = st.sampled_from([-2.0, -1.0, 0.0, 0.25, 1.0])
-    first, own = (draw(arrays(np.float32, pairs, elements=scores, fill=st.nothing())) for _ in range(2))
-    relevant = draw(arrays(bool, pairs, elements=st.booleans(), fill=st.nothing()))
-    rows = [draw(st.permutations(range(8)))[:length] for length in lengths]
-    return RankedTask(ragged(rows, np.int32), np.array(documents, np.int32), relevant), first, own
-
-
-@settings(deadline=None, max_examples=200)
-@given(
-    drawn=judged_scores(), weights=st.lists(st.sampled_from([0.0, 0.02, 0.25, 0.5, 0.7, 1.0]), min_size=1, max_size=4)
-)
-def test_fused_reciprocal_ranks_are_those_of_the_fused_scores(
-    drawn: tuple[RankedTask, np.ndarray, np.ndarray], weights: list[float]
-) -> None:
-    """Ties included: score down, then document id up."""
-    task, first, own = drawn
-    of_model1 = np.array(weights, np.float32)
-    scores = _fused_reciprocal_ranks(*task.candidates, task.id_order, task.relevant, first, own, of_model1)
-    assert scores.shape == (task.candidates.rows, len(weights))
-    for column, weight in zip(scores.T, of_model1, strict=True):
-        assert column.tolist() == reciprocal_ranks(task, fused(first, own, weight)).tolist()
 
 
 def fused(first: np.ndarray, own: np.ndarray, weight: float) -> np.ndarray:

@@ -8,10 +8,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from lexical.index.ragged import ragged
-from lexical.ranking.order import RankedTask, mean_reciprocal_rank, ranking_order, reciprocal_ranks
+from lexical.ranking.order import (
+    RankedTask,
+    fused_reciprocal_ranks,
+    mean_reciprocal_rank,
+    ranking_order,
+    reciprocal_ranks,
+)
 from tests.fixtures.plain_reference import plain_reciprocal_rank
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Listed(NamedTuple):
@@ -72,6 +81,35 @@ def test_reciprocal_ranks_equal_those_of_a_plain_sort(listed: Listed) -> None:
     assert reciprocal_ranks(listed.task(), listed.scores()).tolist() == expected
     mean = sum(expected) / len(expected) if expected else 0.0
     assert mean_reciprocal_rank(listed.task(), listed.scores()) == pytest.approx(mean)
+
+
+@st.composite
+def judged_scores(draw: st.DrawFn) -> tuple[RankedTask, np.ndarray, np.ndarray]:
+    """Few values, so that scores are often equal; queries without candidates, with no or several relevant ones."""
+    lengths = draw(st.lists(st.integers(0, 7), min_size=1, max_size=5))
+    documents = draw(st.permutations(range(8)))
+    pairs = sum(lengths)
+    scores = st.sampled_from([-2.0, -1.0, 0.0, 0.25, 1.0])
+    first, own = (draw(arrays(np.float32, pairs, elements=scores, fill=st.nothing())) for _ in range(2))
+    relevant = draw(arrays(bool, pairs, elements=st.booleans(), fill=st.nothing()))
+    rows = [draw(st.permutations(range(8)))[:length] for length in lengths]
+    return RankedTask(ragged(rows, np.int32), np.array(documents, np.int32), relevant), first, own
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    drawn=judged_scores(), weights=st.lists(st.sampled_from([0.0, 0.02, 0.25, 0.5, 0.7, 1.0]), min_size=1, max_size=4)
+)
+def test_fused_reciprocal_ranks_are_those_of_the_fused_scores(
+    drawn: tuple[RankedTask, np.ndarray, np.ndarray], weights: list[float]
+) -> None:
+    """Ties included: score down, then document id up."""
+    task, first, own = drawn
+    ranks = fused_reciprocal_ranks(task, first, own, weights)
+    assert ranks.shape == (task.candidates.rows, len(weights))
+    for column, weight in zip(ranks.T, np.array(weights, np.float32), strict=True):
+        fused = (np.float32(1) - weight) * first + weight * own
+        assert column.tolist() == reciprocal_ranks(task, fused).tolist()
 
 
 @settings(deadline=None, max_examples=200)
