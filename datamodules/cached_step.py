@@ -13,8 +13,8 @@ import importlib.util
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,13 @@ def cached_step(folder: Path, build: Callable[[Path], None], label: str, paramet
         label: names the step in messages.
         parameters: what determined the content, for the manifest.
     """
-    if _is_intact(folder, label):
+    damage = _damage(folder)
+    if damage is None:
         return folder
-    with _locked(folder, label):
-        if _is_intact(folder, label, quiet=True):
+    if folder.is_dir():
+        say(f"{label}: the cached {folder} is damaged ({damage}); rebuilding it")
+    with _lock(folder, label):
+        if _damage(folder) is None:
             return folder  # another process built it while this one waited
         building = folder.with_name(f".{folder.name}.building")
         shutil.rmtree(building, ignore_errors=True)  # left by a killed process: nobody else holds the lock
@@ -74,23 +77,19 @@ def cached_step(folder: Path, build: Callable[[Path], None], label: str, paramet
 
 def wait_for(folder: Path, label: str) -> None:
     """Return when no other process is building `folder`."""
-    with _locked(folder, label):
+    with _lock(folder, label):
         pass
 
 
-@contextmanager
-def _locked(folder: Path, label: str) -> Iterator[None]:
+def _lock(folder: Path, label: str) -> AbstractContextManager[Any]:
+    """Return a context in which no other process builds `folder`; wait for one that does."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
-        lock.acquire(timeout=0)
+        return lock.acquire(timeout=0)
     except Timeout:
         say(f"{label}: waiting for another process that is building it")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+        return lock.acquire()
 
 
 def _write_manifest(folder: Path, parameters: Any) -> None:
@@ -99,16 +98,8 @@ def _write_manifest(folder: Path, parameters: Any) -> None:
     (folder / MANIFEST).write_text(text + "\n")
 
 
-def _is_intact(folder: Path, label: str, quiet: bool = False) -> bool:
-    if not folder.is_dir():
-        return False
-    problem = _damage(folder)
-    if problem and not quiet:
-        say(f"{label}: the cached {folder} is damaged ({problem}); rebuilding it")
-    return problem is None
-
-
 def _damage(folder: Path) -> str | None:
+    """Return what is wrong with a finished step; None if it is complete."""
     try:
         files = json.loads((folder / MANIFEST).read_text())["files"]
         for name, expected in files.items():

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from datamodules.candidates.candidate_sets import (
     write_candidates,
 )
 from datamodules.candidates.dense import FLAG, DenseEncoder, DenseIndex
-from datamodules.text.analysis import SPACY_FIELDS, WORD_PIECES, AnalysisSettings, analyser_identity
+from datamodules.text.analysis import LOOKUP, SPACY_FIELDS, WORD_PIECES, AnalysisSettings, analyser_identity
 from datamodules.text.collection import TABLE, Collection
 from datamodules.text.fields import Field, build_fields, tokenise_queries
 from datamodules.text.query_sets import DEVELOPMENT, SAMPLES, SPLIT_SEED, TRAIN_MODELING, QuerySet
@@ -42,6 +42,7 @@ from datamodules.text.sources import TextSource
 from datamodules.worker_pool import cores
 from lexical.bm25 import BM25Parameters, Trial, search_space, tune
 from lexical.encoders import PACKAGED, encoder_identity
+from lexical.errors import UserError, require
 from lexical.index.array_file import map_array
 from lexical.index.ragged import Ragged
 from lexical.index.retrieval import RetrievalIndex
@@ -65,21 +66,57 @@ MIXED_CODE = [*CANDIDATE_CODE, *DENSE_CODE, "lexical.ranking.fusion"]
 
 @dataclass(frozen=True)
 class PreparationSettings:
-    """See the arguments of `RetrievalData`."""
+    """The settings `--data.*` of all data sets.
 
-    analysis: AnalysisSettings = field(default_factory=AnalysisSettings)
-    first_stage_field: str = "lemm"
+    Args:
+        workers: processes that tokenise; 0 means one per core.
+        depth: candidates kept for each query.
+        k1: BM25 parameter of the first stage; tuned on development when not given.
+        b: BM25 parameter of the first stage; tuned on development when not given.
+        candidates: a TREC run (or a folder with QUERY_SET.run) to use instead of the first stage.
+        first_stage: "bm25", "dense" (vectors of an encoder), or "hybrid": both, fused by rank.
+        dense_encoder: whose mean-pooled vectors are searched: "packaged", a Hugging Face name, or a folder.
+        dense_pieces: word pieces of a document or query that this encoder reads.
+        max_doc_tokens: tokens of a document that are indexed, per field; all when not given.
+        spacy_model: "lookup" (needs no model), or an installed pipeline such as en_core_web_sm.
+        tokenizer: of the field bwps: "packaged", a folder with tokenizer.json, or a Hugging Face name.
+    """
+
+    workers: int = 0
+    depth: int = 1000
     k1: float | None = None
     b: float | None = None
-    depth: int = 1000
-    candidates: Path | None = None
-    first_stage: str = BM25
+    candidates: str | None = None
+    first_stage: Literal["bm25", "dense", "hybrid"] = "bm25"
     dense_encoder: str = PACKAGED
     dense_pieces: int = 128
-    workers: int = 0
+    max_doc_tokens: int | None = None
+    spacy_model: str = LOOKUP
+    tokenizer: str = PACKAGED
+    first_stage_field: ClassVar[str] = "lemm"
 
+    def __post_init__(self) -> None:
+        k1, b, longest = self.k1, self.b, self.max_doc_tokens
+        require(self.depth >= 1, "--data.depth", self.depth, "1 or more")
+        require(self.workers >= 0, "--data.workers", self.workers, "0 (one per core) or more")
+        require(longest is None or longest >= 1, "--data.max_doc_tokens", longest, "1 or more")
+        require(k1 is None or k1 >= 0, "--data.k1", k1, "0 or more")
+        require(b is None or 0 <= b <= 1, "--data.b", b, "between 0 and 1")
+        require(3 <= self.dense_pieces <= 512, "--data.dense_pieces", self.dense_pieces, "from 3 to 512")
+        if self.external_run is not None and not self.external_run.exists():
+            raise UserError(f"--data.candidates: there is no file or folder {self.external_run}")
+
+    @property
     def worker_count(self) -> int:
         return self.workers or cores()
+
+    @property
+    def external_run(self) -> Path | None:
+        return None if self.candidates is None else Path(self.candidates).expanduser()
+
+    @property
+    def analysis(self) -> AnalysisSettings:
+        return AnalysisSettings(self.spacy_model, self.tokenizer, self.max_doc_tokens)
 
 
 class Preparation:
@@ -88,7 +125,7 @@ class Preparation:
     Args:
         name: of the data set; the folder under the cache.
         source: of collection and query sets.
-        settings: see `RetrievalData`.
+        settings: how it is prepared.
         cache_dir: the cache of all data sets.
     """
 
@@ -155,7 +192,7 @@ class Preparation:
         documents = self.texts / "collection" / TABLE
 
         def build(folder: Path) -> None:
-            build_fields(documents, len(self.collection), fields, analysis, self.settings.worker_count(), folder)
+            build_fields(documents, len(self.collection), fields, analysis, self.settings.worker_count, folder)
             tokenise_queries(self.query_sets.values(), {name: Field(folder / name) for name in fields}, analysis)
 
         label = {SPACY_FIELDS: "words and lemmas", (WORD_PIECES,): "word pieces"}.get(fields, fields[0])
@@ -244,7 +281,7 @@ class Preparation:
         settings, id_order = self.settings, np.asarray(self.collection.id_order)
         index, tokens = RetrievalIndex.load(self.index_folder(bm25)), self.query_tokens
         queries = tokens(query_set, settings.first_stage_field)
-        retrieved = {BM25: retrieve(index, queries, query_set, depth, settings.worker_count(), id_order)}
+        retrieved = {BM25: retrieve(index, queries, query_set, depth, settings.worker_count, id_order)}
         if first_stage != BM25:
             vectors, queries = DenseIndex.load(self._dense_folder), tokens(query_set, WORD_PIECES)
             retrieved[DENSE] = vectors.retrieve(self._dense_encoder, queries, query_set, depth)
@@ -296,7 +333,7 @@ class Preparation:
         return folder
 
     def _external_folder(self, query_set: str) -> Path:
-        path, depth = self.settings.candidates, self.settings.depth
+        path, depth = self.settings.external_run, self.settings.depth
         assert path is not None
 
         def build(folder: Path) -> None:
@@ -315,7 +352,7 @@ class Preparation:
 
     def _run_identity(self) -> Any:
         """Return what determines the content of an external run."""
-        path = self.settings.candidates
+        path = self.settings.external_run
         if path is None:
             return None
         files = sorted(path.glob("*.run")) if path.is_dir() else [path]

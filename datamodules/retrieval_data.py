@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import lightning as L
 import numpy as np
@@ -20,7 +20,7 @@ from datamodules.batches.epoch_loader import Batches, EpochLoader
 from datamodules.batches.training_pairs import TrainingPairs
 from datamodules.cached_step import fingerprint
 from datamodules.preparation import Preparation, PreparationSettings
-from datamodules.text.analysis import LOOKUP, WORD_PIECES, AnalysisSettings
+from datamodules.text.analysis import WORD_PIECES
 from datamodules.text.expansion import ExpandedTexts
 from datamodules.text.query_sets import (
     DEVELOPMENT,
@@ -45,8 +45,7 @@ from lexical.batches import (
     ValidationBatch,
 )
 from lexical.bm25 import normalised_bm25
-from lexical.encoders import PACKAGED
-from lexical.errors import UserError, require
+from lexical.errors import UserError
 from lexical.index.ragged import Ragged, ragged
 from lexical.ranking.order import RankedTask
 
@@ -61,61 +60,22 @@ class RetrievalData(L.LightningDataModule):
         name: folder name under the cache and the outputs.
         texts: where collection and queries come from.
         cache_dir: prepared data goes here.
-        workers: processes that tokenise; 0 means one per core.
-        depth: candidates kept for each query.
-        k1: BM25 parameter of the first stage; tuned on development when not given.
-        b: BM25 parameter of the first stage; tuned on development when not given.
-        candidates: a TREC run (or a folder with QUERY_SET.run) to use instead of the first stage.
         expansion: a file of lines "document id, tab, text" (gz accepted), such as predicted queries, which are appended
             to the documents in all fields that are indexed (max_doc_tokens counts both). BERT rankers read the
             documents without it.
-        first_stage: "bm25", "dense" (vectors of an encoder), or "hybrid": both, fused by rank.
-        dense_encoder: whose mean-pooled vectors are searched: "packaged", a Hugging Face name, or a folder.
-        dense_pieces: word pieces of a document or query that this encoder reads.
-        max_doc_tokens: tokens of a document that are indexed, per field; all when not given.
-        spacy_model: "lookup" (needs no model), or an installed pipeline such as en_core_web_sm.
-        tokenizer: of the field bwps: "packaged", a folder with tokenizer.json, or a Hugging Face name.
+        settings: those of `PreparationSettings`.
     """
 
     def __init__(
-        self,
-        name: str,
-        texts: TextSource,
-        cache_dir: str = "cache",
-        workers: int = 0,
-        depth: int = 1000,
-        k1: float | None = None,
-        b: float | None = None,
-        candidates: str | None = None,
-        expansion: str | None = None,
-        first_stage: Literal["bm25", "dense", "hybrid"] = "bm25",
-        dense_encoder: str = PACKAGED,
-        dense_pieces: int = 128,
-        max_doc_tokens: int | None = None,
-        spacy_model: str = LOOKUP,
-        tokenizer: str = PACKAGED,
+        self, name: str, texts: TextSource, cache_dir: str = "cache", expansion: str | None = None, **settings: Any
     ) -> None:
         super().__init__()
-        require(depth >= 1, "--data.depth", depth, "1 or more")
-        require(workers >= 0, "--data.workers", workers, "0 (one per core) or more")
-        require(max_doc_tokens is None or max_doc_tokens >= 1, "--data.max_doc_tokens", max_doc_tokens, "1 or more")
-        require(k1 is None or k1 >= 0, "--data.k1", k1, "0 or more")
-        require(b is None or 0 <= b <= 1, "--data.b", b, "between 0 and 1")
-        require(3 <= dense_pieces <= 512, "--data.dense_pieces", dense_pieces, "from 3 to 512")
-        run = None if candidates is None else Path(candidates).expanduser()
-        if run is not None and not run.exists():
-            raise UserError(f"--data.candidates: there is no file or folder {run}")
-        analysis = AnalysisSettings(spacy_model, tokenizer, max_doc_tokens)
-        settings = PreparationSettings(
-            analysis=analysis, k1=k1, b=b, depth=depth, candidates=run, first_stage=first_stage,
-            dense_encoder=dense_encoder, dense_pieces=dense_pieces, workers=workers,
-        )  # fmt: skip
         self.name: str = name  # Lightning's own may be None
-        cache_folder = Path(cache_dir).expanduser()
-        self.unexpanded = self.prepared = Preparation(name, texts, settings, cache_folder)
+        preparation, cache_folder = PreparationSettings(**settings), Path(cache_dir).expanduser()
+        self.unexpanded = self.prepared = Preparation(name, texts, preparation, cache_folder)
         if expansion is not None:
             expanded = ExpandedTexts(self.unexpanded, existing_path("--data.expansion", expansion, "file"))
-            self.prepared = Preparation(name, expanded, settings, cache_folder)
+            self.prepared = Preparation(name, expanded, preparation, cache_folder)
 
     # --- Lightning's hooks
 

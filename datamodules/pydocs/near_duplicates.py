@@ -1,22 +1,20 @@
 """Groups of near-duplicate texts: exact Jaccard similarity of word shingles, no sketches and no seeds.
 
-Comparing all pairs is too slow, and hashing misses some. Prefix filtering (Chaudhuri et al. 2006, Bayardo et al. 2007)
-avoids both: write each set with its rarest shingle first; two sets with Jaccard similarity >= t must then share a
-shingle among the first |x| - ceil(t |x|) + 1 of each. Only pairs that do are compared, so every similar pair is found:
-"no near-duplicate on both sides of a split" is a fact, not a probability.
+Every pair of texts that shares a shingle is compared, by a product of sparse matrices: "no near-duplicate on both sides
+of a split" is a fact, not a probability.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 _WORD = re.compile(r"\w+")
-_BLOCK_COMPARISONS = 2_000_000  # shared prefix shingles compared together: bounds the memory to some 100 MB
+_BLOCK_COMPARISONS = 5_000_000  # shared shingles counted together: bounds the memory to some 100 MB
 
 
 def near_duplicate_groups(texts: Sequence[str], threshold: float, shingle: int = 3) -> np.ndarray:
@@ -74,37 +72,12 @@ def shingle_sets(texts: Sequence[str], shingle: int) -> sparse.csr_array:
 
 def similar_pairs(sets: sparse.csr_array, threshold: float) -> np.ndarray:
     """Return (pairs, 2): all pairs i < j of rows whose Jaccard similarity is at least `threshold`."""
-    sizes = np.diff(sets.indptr)
+    sizes, transposed = np.diff(sets.indptr), sets.T.tocsr()
+    block_of_row = np.cumsum(sets @ np.diff(transposed.indptr)) // _BLOCK_COMPARISONS
     pairs = [np.zeros((0, 2), dtype=np.int64)]
-    for first, second in _candidate_pairs(_prefixes(sets, threshold)):
-        close = np.minimum(sizes[first], sizes[second]) >= threshold * np.maximum(sizes[first], sizes[second]) - 1e-9
-        first, second = first[close], second[close]
-        shared = np.asarray(sets[first].multiply(sets[second]).sum(axis=1)).ravel()
-        similar = shared >= threshold * (sizes[first] + sizes[second] - shared) - 1e-9
+    for rows in np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(block_of_row)) + 1):
+        product = (sets[rows] @ transposed).tocoo()
+        first, second, shared = rows[product.row], product.col, product.data
+        similar = (first < second) & (shared >= threshold * (sizes[first] + sizes[second] - shared) - 1e-9)
         pairs.append(np.stack([first[similar], second[similar]], axis=1))
     return np.concatenate(pairs)
-
-
-def _prefixes(sets: sparse.csr_array, threshold: float) -> sparse.csr_array:
-    """Keep each row's rarest shingles: so many that a similar row must share one of them."""
-    sizes = np.diff(sets.indptr)
-    rows = np.repeat(np.arange(sets.shape[0]), sizes)
-    frequency = np.bincount(sets.indices, minlength=sets.shape[1])
-    order = np.lexsort((sets.indices, frequency[sets.indices], rows))
-    rank = np.arange(sets.nnz) - sets.indptr[rows]  # `order` keeps the rows in place, so ranks are positions
-    kept = order[rank < (sizes - np.ceil(threshold * sizes - 1e-9) + 1)[rows]]
-    kept = kept[frequency[sets.indices[kept]] > 1]  # a shingle of a single text links nothing
-    ones = np.ones(len(kept), dtype=np.int32)
-    return sparse.csr_array((ones, (rows[kept], sets.indices[kept])), shape=sets.shape)
-
-
-def _candidate_pairs(prefixes: sparse.csr_array) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield blocks of pairs i < j of rows that share a prefix shingle, each pair once."""
-    transposed = prefixes.T.tocsr()
-    partners = np.asarray(prefixes @ np.diff(transposed.indptr)).ravel()  # comparisons of each row
-    block_of_row = np.cumsum(partners) // _BLOCK_COMPARISONS
-    bounds = np.flatnonzero(np.diff(block_of_row)) + 1
-    for rows in np.split(np.arange(prefixes.shape[0]), bounds):
-        shared = (prefixes[rows] @ transposed).tocoo()
-        first, second = rows[shared.row], shared.col.astype(np.int64)
-        yield first[first < second], second[first < second]

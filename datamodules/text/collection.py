@@ -28,10 +28,7 @@ class Collection:
     """Documents by row number; nothing is loaded before it is used."""
 
     def __init__(self, folder: Path) -> None:
-        import datasets  # here: its import takes a second that worker processes do not need
-
-        self.folder = folder
-        self.table = datasets.Dataset.from_file(str(folder / TABLE))
+        self._table = open_table(folder / TABLE)
         self.id_order = map_array(folder / "id_order.npy")
         self._hashes = map_array(folder / "id_hashes.npy")
         self._rows = map_array(folder / "id_rows.npy")
@@ -39,16 +36,12 @@ class Collection:
     def __len__(self) -> int:
         return len(self.id_order)
 
-    def texts(self, start: int, end: int) -> list[str]:
-        return self.table[start:end]["text"]
-
     def text(self, row: int) -> str:
-        return self.table[int(row)]["text"]
+        return self._table["text"][int(row)].as_py()
 
     def ids(self, rows: np.ndarray) -> pa.Array:
         """Return the ids of document rows as an Arrow string array."""
-        ids = self.table.data.column("id").take(pa.array(np.asarray(rows)))
-        return ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
+        return self._table["id"].take(pa.array(np.asarray(rows))).combine_chunks()
 
     def rows(self, ids: list[str]) -> np.ndarray:
         """Return (ids,) the row of each document id, -1 for an unknown id."""
@@ -70,10 +63,14 @@ class Collection:
         return rows[inverse]
 
 
+def open_table(path: Path) -> pa.Table:
+    """Return an Arrow table, memory-mapped."""
+    return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+
+
 def read_texts(table: Path, start: int, end: int) -> list[str]:
     """Read the texts of some rows; the file is mapped only meanwhile, so its pages do not pile up in a worker."""
-    with pa.memory_map(str(table)) as source:
-        return pa.ipc.open_stream(source).read_all().column("text").slice(start, end - start).to_pylist()
+    return open_table(table)["text"].slice(start, end - start).to_pylist()
 
 
 def write_collection(documents: Iterable[Document], report: LineReport, folder: Path) -> None:
@@ -82,7 +79,7 @@ def write_collection(documents: Iterable[Document], report: LineReport, folder: 
     id_hashes, line_numbers = array("Q"), array("q")
     path = folder / TABLE
     remaining = iter(documents)
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, SCHEMA) as writer:
+    with pa.ipc.new_stream(str(path), SCHEMA) as writer:
         while batch := list(islice(remaining, ROWS_PER_BATCH)):
             ids = [document.id for document in batch]
             id_hashes.extend(map(_hash, ids))
@@ -107,28 +104,25 @@ def _drop_duplicates(path: Path, hashes: np.ndarray, lines: np.ndarray, report: 
     if len(equal) == 0:
         return keep
     suspects = np.unique(np.concatenate([order[equal], order[equal + 1]]))
+    table, seen = open_table(path), set()
+    for row, document_id in zip(suspects, table["id"].take(pa.array(suspects)).to_pylist(), strict=True):
+        if document_id in seen:
+            keep[row] = False
+            report.add(DUPLICATE, int(lines[row]))
+        seen.add(document_id)
     rewritten = path.with_suffix(".unique")
-    with pa.memory_map(str(path)) as source:
-        table = pa.ipc.open_stream(source).read_all()
-        seen: set[str] = set()
-        for row, document_id in zip(suspects, table.column("id").take(pa.array(suspects)).to_pylist(), strict=True):
-            if document_id in seen:
-                keep[row] = False
-                report.add(DUPLICATE, int(lines[row]))
-            seen.add(document_id)
-        with pa.OSFile(str(rewritten), "wb") as file, pa.ipc.new_stream(file, SCHEMA) as writer:
-            start = 0
-            for batch in table.to_batches():
-                writer.write_batch(batch.filter(pa.array(keep[start : start + len(batch)])))
-                start += len(batch)
+    with pa.ipc.new_stream(str(rewritten), SCHEMA) as writer:
+        start = 0
+        for batch in table.to_batches():
+            writer.write_batch(batch.filter(pa.array(keep[start : start + len(batch)])))
+            start += len(batch)
     rewritten.replace(path)
     return keep
 
 
 def _id_order(path: Path) -> np.ndarray:
     """Return (rows,) int32 rank of each row's id among the sorted ids (by bytes: the same on every machine)."""
-    with pa.memory_map(str(path)) as source:
-        order = pc.sort_indices(pa.ipc.open_stream(source).read_all().column("id")).to_numpy()
+    order = pc.sort_indices(open_table(path)["id"]).to_numpy()
     rank = np.empty(len(order), np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
     return rank

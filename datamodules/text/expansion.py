@@ -23,7 +23,7 @@ import pyarrow as pa
 import xxhash
 
 from datamodules.cached_step import MANIFEST, code_version
-from datamodules.text.collection import ROWS_PER_BATCH, SCHEMA, TABLE, Collection
+from datamodules.text.collection import ROWS_PER_BATCH, SCHEMA, TABLE, Collection, open_table
 from datamodules.text.lines import LineReport, read_documents
 from lexical.terminal import track
 
@@ -77,7 +77,7 @@ def _spool_lines(
     rows, numbers, hashes = array("q"), array("q"), array("Q")
     lines = track(read_documents(file, report), f"read {file.name}")
     schema = pa.schema([SCHEMA.field("text")])
-    with pa.OSFile(str(spool), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+    with pa.ipc.new_stream(str(spool), schema) as writer:
         while batch := list(islice(lines, ROWS_PER_BATCH)):
             texts = []
             for row, line in zip(collection.rows([line.id for line in batch]).tolist(), batch, strict=True):
@@ -99,15 +99,9 @@ def _spool_lines(
 
 def _write_expanded(table: Path, spool: Path, rows: np.ndarray, spool_rows: np.ndarray, expanded: Path) -> None:
     """Copy the table of documents with the lines of each document appended to its text."""
-    with (
-        pa.memory_map(str(table)) as source,
-        pa.memory_map(str(spool)) as spooled,
-        pa.OSFile(str(expanded), "wb") as sink,
-        pa.ipc.new_stream(sink, SCHEMA) as writer,
-    ):
-        additions = pa.ipc.open_stream(spooled).read_all().column("text")
-        start = 0
-        for batch in pa.ipc.open_stream(source):
+    additions, start = open_table(spool)["text"], 0
+    with pa.ipc.new_stream(str(expanded), SCHEMA) as writer:
+        for batch in open_table(table).to_batches():
             texts = batch.column("text").to_pylist()
             span = slice(*np.searchsorted(rows, [start, start + len(texts)]))
             for row, text in zip(rows[span], additions.take(pa.array(spool_rows[span])).to_pylist(), strict=True):

@@ -20,7 +20,6 @@ import pytest
 
 from datamodules.candidates.candidate_sets import retrieve
 from datamodules.preparation import NEGATIVES, NEGATIVES_FROM, Preparation, PreparationSettings
-from datamodules.text.analysis import AnalysisSettings
 from datamodules.text.fields import DOCUMENTS_PER_SHARD, SHARDS_IN_ONE_PROCESS
 from datamodules.text.query_sets import SplitSizes
 from datamodules.text.sources import folder_texts
@@ -267,10 +266,9 @@ def test_a_second_run_builds_nothing(small_folder: Path, small_cache: Path, caps
 @pytest.mark.parametrize(
     ("change", "new"),
     [
-        ({"analysis": AnalysisSettings(max_doc_tokens=5)}, "fields-word fields-bwps index candidates-bm25 negatives"),
+        ({"max_doc_tokens": 5}, "fields-word fields-bwps index candidates-bm25 negatives"),
         ({"k1": 0.9}, "index candidates-bm25 negatives"),
         ({"b": 0.4}, "index candidates-bm25 negatives"),
-        ({"first_stage_field": "word"}, "index candidates-bm25 negatives"),
         ({"depth": 7}, "candidates-bm25"),
         ({"workers": 2}, ""),
     ],

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datamodules.text import collection as collection_module
-from datamodules.text.collection import ROWS_PER_BATCH, Collection, write_collection
+from datamodules.text.collection import ROWS_PER_BATCH, TABLE, Collection, read_texts, write_collection
 from datamodules.text.lines import Document, LineReport, read_documents
 from lexical.errors import UserError
 
@@ -34,7 +34,7 @@ def test_ids_rows_and_texts_belong_together(tmp_path: Path) -> None:
     assert found.rows(["D1", "é", "nowhere", "D5", "D1", ""]).tolist() == [2, 1, -1, 0, 2, -1]
     assert found.ids(np.array([2, 0, 2])).to_pylist() == ["D1", "D5", "D1"]
     assert found.rows([]).tolist() == [] and found.ids(np.array([], np.int32)).to_pylist() == []
-    assert found.texts(1, 3) == ["accent", "one"] and found.text(0) == "five"
+    assert read_texts(tmp_path / TABLE, 1, 3) == ["accent", "one"] and found.text(0) == "five"
 
 
 def test_round_trip_over_several_batches(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_round_trip_over_several_batches(tmp_path: Path) -> None:
     rows = np.array(rng.sample(range(len(names)), len(names)))
     assert found.ids(rows).to_pylist() == [names[row] for row in rows]
     assert np.array_equal(found.rows([names[row] for row in rows]), rows)
-    assert found.texts(ROWS_PER_BATCH - 1, ROWS_PER_BATCH + 1) == [
+    assert read_texts(tmp_path / TABLE, ROWS_PER_BATCH - 1, ROWS_PER_BATCH + 1) == [
         f"text of {names[ROWS_PER_BATCH - 1]}",
         f"text of {names[ROWS_PER_BATCH]}",
     ]
@@ -73,7 +73,7 @@ def test_id_order_of_the_odd_ids(tmp_path: Path) -> None:
 def test_the_first_document_of_an_id_is_kept_and_the_others_are_counted(tmp_path: Path) -> None:
     documents = [("b", "first b"), ("a", "first a"), ("b", "second b"), ("c", "c"), ("a", "second a"), ("b", "third b")]
     found, report = write(tmp_path, documents)
-    assert found.texts(0, 3) == ["first b", "first a", "c"] and len(found) == 3
+    assert read_texts(tmp_path / TABLE, 0, 3) == ["first b", "first a", "c"] and len(found) == 3
     assert found.rows(["a", "b", "c"]).tolist() == [1, 0, 2]
     assert found.id_order.tolist() == [1, 0, 2]
     assert report.summary() == "collection.tsv: left out 3 of 6 lines: 3 with a duplicate id (first: line 3)"
