@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 
 from lexical.index.ragged import Ragged
 
@@ -99,20 +99,24 @@ def _check(candidates: Ragged, scores: np.ndarray) -> None:
         raise ValueError(f"{np.count_nonzero(~np.isfinite(scores)):,} scores are not finite: nothing can be ranked")
 
 
-@njit(cache=True, nogil=True, parallel=True)
+@njit(cache=True, nogil=True)
 def _reciprocal_ranks(offsets, docs, id_order, relevant, first, second, weights):  # type: ignore[no-untyped-def]
     best = np.zeros((len(offsets) - 1, len(weights)))
-    for row in prange(len(offsets) - 1):
-        for pair in range(offsets[row], offsets[row + 1]):
+    for row in range(len(offsets) - 1):
+        start, end = offsets[row], offsets[row + 1]
+        for pair in range(start, end):
             if not relevant[pair]:
                 continue
             for w in range(len(weights)):
                 a, b = np.float32(1) - weights[w], weights[w]
                 score = a * first[pair] + b * second[pair]
-                rank = 1
-                for other in range(offsets[row], offsets[row + 1]):
+                rank, equal = np.int32(1), np.int32(0)
+                for other in range(start, end):  # without branches: the processor compares several at once
                     rival = a * first[other] + b * second[other]
-                    if rival > score or (rival == score and id_order[docs[other]] < id_order[docs[pair]]):
-                        rank += 1
+                    rank += np.int32(rival > score)
+                    equal += np.int32(rival == score)
+                for other in range(start, end if equal > 1 else start):
+                    tied = a * first[other] + b * second[other] == score
+                    rank += np.int32(tied and id_order[docs[other]] < id_order[docs[pair]])
                 best[row, w] = max(best[row, w], 1.0 / rank)
     return best
