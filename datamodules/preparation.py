@@ -33,7 +33,7 @@ from datamodules.candidates.candidate_sets import (
     sample_negatives,
     write_candidates,
 )
-from datamodules.candidates.dense import FLAG, DenseEncoder, DenseIndex
+from datamodules.candidates.dense import FLAG, DenseEncoder, build_dense_index, retrieve_dense
 from datamodules.text.analysis import LOOKUP, SPACY_FIELDS, WORD_PIECES, AnalysisSettings, analyser_identity
 from datamodules.text.collection import TABLE, Collection
 from datamodules.text.fields import Field, build_fields, tokenise_queries
@@ -256,7 +256,7 @@ class Preparation:
         settings = self.settings
 
         def build(folder: Path) -> None:
-            DenseIndex.build(self._dense_encoder, self.field(WORD_PIECES).sequences, folder)
+            build_dense_index(self._dense_encoder, self.field(WORD_PIECES).sequences, folder)
 
         return self._step(
             "dense", "vectors of the documents", build, DENSE_CODE, tokens=self.field_folder(WORD_PIECES).name,
@@ -283,8 +283,8 @@ class Preparation:
         queries = tokens(query_set, settings.first_stage_field)
         retrieved = {BM25: retrieve(index, queries, query_set, depth, settings.worker_count, id_order)}
         if first_stage != BM25:
-            vectors, queries = DenseIndex.load(self._dense_folder), tokens(query_set, WORD_PIECES)
-            retrieved[DENSE] = vectors.retrieve(self._dense_encoder, queries, query_set, depth)
+            queries = tokens(query_set, WORD_PIECES)
+            retrieved[DENSE] = retrieve_dense(self._dense_folder, self._dense_encoder, queries, query_set, depth)
             both = [candidate_set.candidates for candidate_set in retrieved.values()]
             retrieved[HYBRID] = CandidateSet(*reciprocal_rank_fusion(both, depth, len(self.collection), id_order))
         return retrieved

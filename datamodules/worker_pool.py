@@ -1,4 +1,4 @@
-"""Worker processes for preparation: results in order, bounded memory, and no process left behind.
+"""Workers: results in order, bounded memory, and no process left behind.
 
 Processes are spawned, not forked: the caller may run threads (torch, tokenizers), and a forked lock is never released.
 """
@@ -46,19 +46,30 @@ def in_order(
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, _start_process, (start, settings)) as pool:
-        pending: deque[Future[Result]] = deque()
+
+        def submit(job: Job) -> Future[Result]:
+            with _ignore_interrupts():
+                return pool.submit(work, job)
+
         try:
-            for job in jobs:
-                with _ignore_interrupts():
-                    pending.append(pool.submit(work, job))
-                if len(pending) >= 2 * workers:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
+            yield from computed_ahead(submit, jobs, 2 * workers)
         except BrokenProcessPool as error:
             raise UserError("a worker process was killed, perhaps for lack of memory: try --data.workers 1") from error
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def computed_ahead(submit: Callable[[Job], Future[Result]], jobs: Iterable[Job], most: int) -> Iterator[Result]:
+    """Yield the results of submitted jobs in the order of the jobs, at most `most` jobs ahead."""
+    pending: deque[Future[Result]] = deque()
+    try:
+        for job in jobs:
+            pending.append(submit(job))
+            if len(pending) > most:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        for future in pending:
+            future.cancel()
 
 
 @contextmanager

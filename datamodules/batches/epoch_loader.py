@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
 from torch.utils.data import Dataset
+
+from datamodules.worker_pool import computed_ahead
 
 T = TypeVar("T")
 
@@ -34,18 +35,9 @@ class EpochLoader(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         epoch, first = self.position()
-        pending: deque[Future[T]] = deque()
         with ThreadPoolExecutor(1, thread_name_prefix="batches") as pool:
-            try:
-                for number in range(first, self.length):
-                    pending.append(pool.submit(self.make, epoch, number))
-                    if len(pending) > BATCHES_AHEAD:
-                        yield pending.popleft().result()
-                while pending:
-                    yield pending.popleft().result()
-            finally:
-                for future in pending:
-                    future.cancel()
+            numbers = range(first, self.length)
+            yield from computed_ahead(lambda number: pool.submit(self.make, epoch, number), numbers, BATCHES_AHEAD)
 
 
 class Batches(Generic[T]):

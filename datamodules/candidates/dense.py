@@ -17,12 +17,12 @@ from datamodules.candidates.candidate_sets import CandidateSet
 from lexical.encoders import check_word_pieces, load_encoder
 from lexical.errors import UserError
 from lexical.index.ragged import Ragged, offsets_of
-from lexical.terminal import progress_bar
+from lexical.terminal import track
 
 FLAG = "--data.dense_encoder"
 MAX_EXACT = 200_000  # documents; in a larger collection an inverted file is searched
 TEXTS_PER_BLOCK = 2048  # sorted by length before they are padded
-POSITIONS_PER_BATCH = {"cpu": 1 << 12, "cuda": 1 << 17}
+TEXTS_PER_BATCH = {"cpu": 32, "cuda": 256}
 LISTS_SEARCHED = 64  # of an inverted file
 INDEX = "index.faiss"
 
@@ -51,27 +51,21 @@ class DenseEncoder:
     def encode(self, texts: Ragged, first: int, end: int) -> np.ndarray:
         """Return (end - first, width) float32 vectors of length 1 of the rows from `first` to before `end`."""
         rows = [texts.row(i)[: self.pieces - 2] for i in range(first, end)]
-        lengths = np.array([len(row) + 2 for row in rows])
-        order = np.argsort(-lengths, kind="stable")
+        order = np.argsort([-len(row) for row in rows], kind="stable")
         vectors = np.empty((len(rows), self.width), np.float32)
-        start = 0
-        while start < len(order):
-            longest = int(lengths[order[start]])
-            members = order[start : start + max(1, POSITIONS_PER_BATCH[self.device.type] // longest)]
-            vectors[members] = self._pooled([rows[i] for i in members], longest)
-            start += len(members)
+        size = TEXTS_PER_BATCH[self.device.type]
+        for start in range(0, len(order), size):
+            members = order[start : start + size]
+            vectors[members] = self._pooled([rows[i] for i in members])
         return vectors
 
-    def _pooled(self, rows: list[np.ndarray], longest: int) -> np.ndarray:
+    def _pooled(self, rows: list[np.ndarray]) -> np.ndarray:
         import torch
+        from torch.nn.utils.rnn import pad_sequence
 
-        tokens = torch.zeros((len(rows), longest), dtype=torch.int64)
-        mask = torch.zeros_like(tokens)
-        for number, row in enumerate(rows):
-            pieces = [self.cls, *(piece for piece in row.tolist() if piece >= 0), self.sep]
-            tokens[number, : len(pieces)] = torch.tensor(pieces)
-            mask[number, : len(pieces)] = 1
-        tokens, mask = tokens.to(self.device), mask.to(self.device)
+        pieces = [torch.tensor([self.cls, *row[row >= 0].tolist(), self.sep]) for row in rows]
+        tokens = pad_sequence(pieces, batch_first=True).to(self.device)
+        mask = pad_sequence([torch.ones_like(row) for row in pieces], batch_first=True).to(self.device)
         with torch.inference_mode(), torch.autocast(self.device.type, torch.float16, self.device.type != "cpu"):
             hidden = self.model(input_ids=tokens, attention_mask=mask).last_hidden_state.float()
         weights = mask[:, :, None].float()
@@ -79,55 +73,40 @@ class DenseEncoder:
         return torch.nn.functional.normalize(mean, dim=1).cpu().numpy()
 
 
-class DenseIndex:
-    """Top-k retrieval by the inner product of vectors of length 1."""
+def build_dense_index(encoder: DenseEncoder, documents: Ragged, folder: Path, max_exact: int = MAX_EXACT) -> None:
+    """Encode all documents to disk, then write their index, which is built in memory, to `folder`."""
+    import faiss
 
-    def __init__(self, index: Any) -> None:
-        self._index = index
+    path = folder / "vectors.npy"
+    vectors = np.lib.format.open_memmap(path, "w+", np.float32, (documents.rows, encoder.width))
+    blocks = [(i, min(i + TEXTS_PER_BLOCK, documents.rows)) for i in range(0, documents.rows, TEXTS_PER_BLOCK)]
+    for first, end in track(blocks, "encode documents"):
+        vectors[first:end] = encoder.encode(documents, first, end)
+    index = _empty_index(vectors, max_exact)
+    for first, end in blocks:
+        index.add(vectors[first:end])
+    faiss.write_index(index, str(folder / INDEX))
+    del vectors
+    path.unlink()
 
-    @classmethod
-    def build(cls, encoder: DenseEncoder, documents: Ragged, folder: Path, max_exact: int = MAX_EXACT) -> None:
-        """Encode all documents to disk, then write their index, which is built in memory, to `folder`."""
-        import faiss
 
-        path = folder / "vectors.npy"
-        vectors = np.lib.format.open_memmap(path, "w+", np.float32, (documents.rows, encoder.width))
-        blocks = [(i, min(i + TEXTS_PER_BLOCK, documents.rows)) for i in range(0, documents.rows, TEXTS_PER_BLOCK)]
-        with progress_bar() as bar:
-            task = bar.add_task("encode documents", total=documents.rows)
-            for first, end in blocks:
-                vectors[first:end] = encoder.encode(documents, first, end)
-                bar.advance(task, end - first)
-        index = _empty_index(vectors, max_exact)
-        for first, end in blocks:
-            index.add(vectors[first:end])
-        faiss.write_index(index, str(folder / INDEX))
-        del vectors
-        path.unlink()
+def retrieve_dense(folder: Path, encoder: DenseEncoder, queries: Ragged, name: str, depth: int) -> CandidateSet:
+    """Return the `depth` best documents of every query of the set `name` by the inner product of vectors of length 1,
+    best first; none for an empty query."""
+    import faiss
 
-    @classmethod
-    def load(cls, folder: Path) -> DenseIndex:
-        import faiss
-
-        index = faiss.read_index(str(folder / INDEX), faiss.IO_FLAG_MMAP_IFC)
-        if isinstance(index, faiss.IndexIVF):
-            index.nprobe = LISTS_SEARCHED
-        return cls(index)
-
-    def retrieve(self, encoder: DenseEncoder, queries: Ragged, name: str, depth: int) -> CandidateSet:
-        """Return the `depth` best documents of every query of the set `name`, best first; none for an empty query."""
-        depth = min(depth, self._index.ntotal)
-        rows = np.full((queries.rows, depth), -1, np.int64)
-        scores = np.zeros((queries.rows, depth), np.float32)
-        with progress_bar() as bar:
-            task = bar.add_task(f"dense candidates of {name}", total=queries.rows)
-            for first in range(0, queries.rows, TEXTS_PER_BLOCK):
-                end = min(first + TEXTS_PER_BLOCK, queries.rows)
-                scores[first:end], rows[first:end] = self._index.search(encoder.encode(queries, first, end), depth)
-                bar.advance(task, end - first)
-        rows[queries.lengths() == 0] = -1
-        kept = rows >= 0
-        return CandidateSet(Ragged(offsets_of(kept.sum(axis=1)), rows[kept].astype(np.int32)), scores[kept])
+    index = faiss.read_index(str(folder / INDEX), faiss.IO_FLAG_MMAP_IFC)
+    if isinstance(index, faiss.IndexIVF):
+        index.nprobe = LISTS_SEARCHED
+    depth = min(depth, index.ntotal)
+    rows = np.full((queries.rows, depth), -1, np.int64)
+    scores = np.zeros((queries.rows, depth), np.float32)
+    for first in track(range(0, queries.rows, TEXTS_PER_BLOCK), f"dense candidates of {name}"):
+        end = min(first + TEXTS_PER_BLOCK, queries.rows)
+        scores[first:end], rows[first:end] = index.search(encoder.encode(queries, first, end), depth)
+    rows[queries.lengths() == 0] = -1
+    kept = rows >= 0
+    return CandidateSet(Ragged(offsets_of(kept.sum(axis=1)), rows[kept].astype(np.int32)), scores[kept])
 
 
 def _empty_index(vectors: np.ndarray, max_exact: int) -> Any:

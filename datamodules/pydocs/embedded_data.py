@@ -29,9 +29,10 @@ from datamodules.pydocs.pairs import (
     select_pairs,
     split_queries,
 )
-from datamodules.text.lines import Document, LineReport
+from datamodules.text.collection import write_collection
+from datamodules.text.lines import LineReport, TextLine
 from datamodules.text.query_sets import SPLIT_SETS, JudgedQuery, without_shared_texts
-from datamodules.text.sources import TEXT_CODE, write_documents, write_query_sets
+from datamodules.text.sources import TEXT_CODE, write_query_sets
 from datamodules.worker_pool import cores
 
 Granularity = Literal["passage", "page"]
@@ -55,7 +56,8 @@ class PyDocsTexts:
     def write(self, folder: Path) -> None:
         data = build_embedded_data(mine_packages(installed_sources(), self.workers or cores()), self.granularity)
         report = LineReport("the mined docstrings", len(data.documents))
-        write_documents((Document(i, *row) for i, row in enumerate(data.documents, start=1)), report, folder)
+        documents = (TextLine(i, *row) for i, row in enumerate(data.documents, start=1))
+        write_collection(documents, report, folder / "collection")
         notes = [*filter(None, [report.summary()])]
         write_query_sets(without_shared_texts(data.query_sets, notes), notes, folder)
         names = (f"{row[0]}\t{name}\n" for row, name in zip(data.documents, data.names, strict=True))

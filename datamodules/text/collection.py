@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from datamodules.text.lines import DUPLICATE, Document, LineReport
+from datamodules.text.lines import DUPLICATE, LineReport, TextLine
 from lexical.errors import UserError
 from lexical.index.array_file import map_array
 
@@ -73,9 +73,10 @@ def read_texts(table: Path, start: int, end: int) -> list[str]:
     return open_table(table)["text"].slice(start, end - start).to_pylist()
 
 
-def write_collection(documents: Iterable[Document], report: LineReport, folder: Path) -> None:
+def write_collection(documents: Iterable[TextLine], report: LineReport, folder: Path) -> Collection:
     """Write `documents` to `folder`; of several documents with the same id the first is kept, the others are counted in
     `report`."""
+    folder.mkdir(parents=True, exist_ok=True)
     id_hashes, line_numbers = array("Q"), array("q")
     path = folder / TABLE
     remaining = iter(documents)
@@ -94,6 +95,7 @@ def write_collection(documents: Iterable[Document], report: LineReport, folder: 
     np.save(folder / "id_hashes.npy", hashes[order])
     np.save(folder / "id_rows.npy", order.astype(np.int64))
     np.save(folder / "id_order.npy", _id_order(path))
+    return Collection(folder)
 
 
 def _drop_duplicates(path: Path, hashes: np.ndarray, lines: np.ndarray, report: LineReport) -> np.ndarray:

@@ -38,6 +38,15 @@ class LineReport:
         self.broken[kind] = self.broken.get(kind, 0) + 1
         self.first[kind] = min(line, self.first.get(kind, line))
 
+    def accepts(self, line: TextLine) -> bool:
+        """Return whether a document or query is sound; count it otherwise."""
+        if not line.id or any(map(str.isspace, line.id)):  # TREC files separate columns by blanks
+            self.add(NO_ID, line.line)
+            return False
+        if not line.text:
+            self.add(EMPTY, line.line)
+        return bool(line.text)
+
     def summary(self) -> str | None:
         """Describe the broken lines in one line; None if there are none."""
         if not self.broken:
@@ -52,14 +61,10 @@ class LineReport:
             raise UserError(f"{self.file} is refused: most of its lines are broken. {self.summary()}")
 
 
-class Document(NamedTuple):
+class TextLine(NamedTuple):
+    """A document or a query."""
+
     line: int  # line number in the file, from 1
-    id: str
-    text: str
-
-
-class Query(NamedTuple):
-    line: int
     id: str
     text: str
 
@@ -71,43 +76,37 @@ class Judgement(NamedTuple):
     grade: int
 
 
-def read_documents(path: Path, report: LineReport) -> Iterator[Document]:
+def read_documents(path: Path, report: LineReport) -> Iterator[TextLine]:
     """Read ``id \\t text`` or ``id \\t url \\t title \\t body``, whose text is title and body.
 
     The first sound line decides which of the two layouts the file has.
     """
-    columns = 0
+    columns = {2, 4}
     for number, line in _lines(path, report):
         parts = line.split("\t")
-        if len(parts) not in (2, 4) or (columns and len(parts) != columns):
+        if len(parts) not in columns:
             report.add(COLUMNS, number)
             continue
-        text = " ".join(part for part in (parts[1:] if len(parts) == 2 else parts[2:]) if part).strip()
-        if not is_id(parts[0]):
-            report.add(NO_ID, number)
-        elif not text:
-            report.add(EMPTY, number)
-        else:
-            columns = len(parts)
-            yield Document(number, parts[0], text)
+        texts = parts[1:] if len(parts) == 2 else parts[2:]
+        document = TextLine(number, parts[0], " ".join(filter(None, texts)).strip())
+        if report.accepts(document):
+            columns = {len(parts)}
+            yield document
 
 
-def read_queries(path: Path, report: LineReport) -> Iterator[Query]:
+def read_queries(path: Path, report: LineReport) -> Iterator[TextLine]:
     """Read ``id \\t text``; of several lines with the same id the first counts."""
     seen: set[str] = set()
     for number, line in _lines(path, report):
-        parts = line.split("\t")
-        if len(parts) != 2:
+        query_id, *texts = line.split("\t")
+        if len(texts) != 1:
             report.add(COLUMNS, number)
-        elif not is_id(parts[0]):
-            report.add(NO_ID, number)
-        elif not parts[1].strip():
-            report.add(EMPTY, number)
-        elif parts[0] in seen:
-            report.add(DUPLICATE, number)
-        else:
-            seen.add(parts[0])
-            yield Query(number, parts[0], parts[1].strip())
+        elif report.accepts(query := TextLine(number, query_id, texts[0].strip())):
+            if query_id in seen:
+                report.add(DUPLICATE, number)
+            else:
+                seen.add(query_id)
+                yield query
 
 
 def read_qrels(path: Path, report: LineReport) -> Iterator[Judgement]:
@@ -125,11 +124,6 @@ def read_qrels(path: Path, report: LineReport) -> Iterator[Judgement]:
             report.add(GRADE, number)
         else:
             yield Judgement(number, parts[0], parts[2], grade)
-
-
-def is_id(text: str) -> bool:
-    """Return whether `text` can be an id: TREC files separate columns by blanks, so an id has none."""
-    return bool(text) and not any(character.isspace() for character in text)
 
 
 def find_file(folder: Path, name: str) -> Path | None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from datamodules.text.collection import Collection
-from datamodules.text.lines import Judgement, LineReport, Query
+from datamodules.text.lines import Judgement, LineReport, TextLine
 from lexical.errors import UserError
 from lexical.index.array_file import map_array
 from lexical.index.ragged import Ragged, offsets_of, ragged
@@ -35,7 +35,7 @@ REPEATED = "that judge a document a second time"
 class RawSet(NamedTuple):
     """Queries and judgements of one pair of files, as read."""
 
-    queries: list[Query]
+    queries: list[TextLine]
     qrels: list[Judgement]
     query_report: LineReport
     qrel_report: LineReport
@@ -85,10 +85,8 @@ class QuerySet:
     def __init__(self, folder: Path, name: str, queries: int | None = None) -> None:
         self.folder, self.name = folder, name
         self._offsets = map_array(folder / f"{name}.judged_offsets.npy")
-        self._sample: np.ndarray | None = None
-        if queries is not None:
-            drawn = np.random.default_rng(SPLIT_SEED).permutation(len(self._offsets) - 1)[:queries]
-            self._sample = np.sort(drawn)
+        count, rng = len(self._offsets) - 1, np.random.default_rng(SPLIT_SEED)
+        self._sample = None if queries is None else np.sort(rng.permutation(count)[:queries])
 
     def select(self, rows: Ragged) -> Ragged:
         """Select the rows of the sample's queries from those of all queries."""
@@ -170,8 +168,7 @@ def join_judgements(raw: RawSet, collection: Collection, notes: list[str]) -> li
                 raw.qrel_report.add(REPEATED, judgement.line)
     for report in (raw.query_report, raw.qrel_report):
         notes.extend(filter(None, [report.summary()]))
-    raw.query_report.refuse_if_mostly_broken()
-    raw.qrel_report.refuse_if_mostly_broken()
+        report.refuse_if_mostly_broken()
     joined = [
         JudgedQuery(query.id, " ".join(query.text.split()), list(documents[query.id].values())) for query in raw.queries
     ]

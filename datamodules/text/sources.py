@@ -12,21 +12,17 @@ import json
 import re
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from datamodules.cached_step import code_version
-from datamodules.text.collection import Collection, write_collection
+from datamodules.text.collection import write_collection
 from datamodules.text.lines import (
-    EMPTY,
-    NO_ID,
-    Document,
     Judgement,
     LineReport,
-    Query,
+    TextLine,
     find_file,
-    is_id,
     read_documents,
     read_qrels,
     read_queries,
@@ -59,12 +55,6 @@ class TextSource(Protocol):
     def write(self, folder: Path) -> None: ...
 
 
-def write_documents(documents: Iterable[Document], report: LineReport, folder: Path) -> Collection:
-    (folder / "collection").mkdir()
-    write_collection(documents, report, folder / "collection")
-    return Collection(folder / "collection")
-
-
 def write_query_sets(sets: dict[str, list[JudgedQuery]], notes: list[str], folder: Path) -> None:
     """Write the final query sets and all notes."""
     for name, queries in sets.items():
@@ -86,7 +76,7 @@ class RawTexts:
     def __init__(self, label: str, sizes: SplitSizes) -> None:
         self.label, self.sizes = label, sizes
 
-    def documents(self, report: LineReport) -> Iterator[Document]:
+    def documents(self, report: LineReport) -> Iterator[TextLine]:
         raise NotImplementedError
 
     def query_sets(self) -> dict[str, RawSet]:
@@ -101,10 +91,10 @@ class RawTexts:
 
     def write(self, folder: Path) -> None:
         report = LineReport(self.label)
-        collection = write_documents(track(self.documents(report), f"read {self.label}"), report, folder)
+        documents = track(self.documents(report), f"read {self.label}")
+        collection = write_collection(documents, report, folder / "collection")
         notes = [*filter(None, [report.summary()])]
-        raw = self.query_sets()
-        judged = {name: join_judgements(raw_set, collection, notes) for name, raw_set in raw.items()}
+        judged = {name: join_judgements(raw, collection, notes) for name, raw in self.query_sets().items()}
         write_query_sets(split(judged, self.sizes, notes), notes, folder)
 
 
@@ -125,7 +115,7 @@ class FileTexts(RawTexts):
         stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
         return {"sets": sorted(self.sets), "files": stats}
 
-    def documents(self, report: LineReport) -> Iterator[Document]:
+    def documents(self, report: LineReport) -> Iterator[TextLine]:
         return read_documents(self.collection, report)
 
     def query_sets(self) -> dict[str, RawSet]:
@@ -203,15 +193,11 @@ def official_texts(folder: Path, kind: str, sizes: SplitSizes = DEFAULT_SIZES) -
     return FileTexts(f"MS MARCO {kind} collection", _collection_file(folder, collection), sets, sizes)
 
 
+IRDS_SUBSETS = {"train": "train", "dev": "dev", "trec2019": "trec-dl-2019/judged", "trec2020": "trec-dl-2020/judged"}
+
+
 class IrDatasetsTexts(RawTexts):
     """MS MARCO from ``ir_datasets``, which downloads it on first use; `base` is, for example, ``msmarco-passage``."""
-
-    SUBSETS = (
-        ("train", "train"),
-        ("dev", "dev"),
-        ("trec2019", "trec-dl-2019/judged"),
-        ("trec2020", "trec-dl-2020/judged"),
-    )
 
     def __init__(self, base: str, sizes: SplitSizes = DEFAULT_SIZES) -> None:
         super().__init__(f"{base} of ir_datasets", sizes)
@@ -220,35 +206,32 @@ class IrDatasetsTexts(RawTexts):
     def raw_identity(self) -> Any:
         import ir_datasets
 
-        return {"ir_datasets": self.base, "version": ir_datasets.__version__, "subsets": self.SUBSETS}
+        return {"ir_datasets": self.base, "version": ir_datasets.__version__, "subsets": IRDS_SUBSETS}
 
-    def documents(self, report: LineReport) -> Iterator[Document]:
+    def documents(self, report: LineReport) -> Iterator[TextLine]:
         for number, document in enumerate(self._rows(self.base, "docs_iter"), start=1):
             report.lines = number
             fields = [getattr(document, name, "") for name in ("title", "body", "text")]
-            text = " ".join(" ".join(field.split()) for field in fields if field).strip()
-            if not is_id(document.doc_id):
-                report.add(NO_ID, number)
-            elif not text:
-                report.add(EMPTY, number)
-            else:
-                yield Document(number, document.doc_id, text)
+            line = TextLine(number, document.doc_id, " ".join(" ".join(fields).split()))
+            if report.accepts(line):
+                yield line
 
     def query_sets(self) -> dict[str, RawSet]:
-        return {name: self._query_set(f"{self.base}/{subset}") for name, subset in self.SUBSETS}
+        return {name: self._query_set(f"{self.base}/{subset}") for name, subset in IRDS_SUBSETS.items()}
 
     def _query_set(self, name: str) -> RawSet:
         texts, judgements = self._rows(name, "queries_iter"), self._rows(name, "qrels_iter")
-        queries = [Query(i, query.query_id, query.text) for i, query in enumerate(texts, start=1)]
+        queries = [TextLine(i, query.query_id, query.text) for i, query in enumerate(texts, start=1)]
         qrels = [Judgement(i, row.query_id, row.doc_id, int(row.relevance)) for i, row in enumerate(judgements, 1)]
         reports = LineReport(f"{name} queries", len(queries)), LineReport(f"{name} qrels", len(qrels))
         return RawSet(queries, qrels, *reports)
 
     def _rows(self, name: str, part: str) -> Iterator[Any]:
         """Yield the rows of a part of a data set; a `UserError` if it cannot be downloaded or is damaged."""
-        data = self._load(name)
+        import ir_datasets
+
         try:
-            yield from getattr(data, part)()
+            yield from getattr(ir_datasets.load(name), part)()
         except (OSError, EOFError, RuntimeError, zlib.error, tarfile.TarError) as error:
             if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
                 raise
@@ -256,14 +239,6 @@ class IrDatasetsTexts(RawTexts):
                 f"ir_datasets cannot get {name} ({type(error).__name__}: {error}); "
                 "download the official files elsewhere and give their folder with --data.path DIR"
             ) from error
-
-    def _load(self, name: str) -> Any:
-        import ir_datasets
-
-        try:
-            return ir_datasets.load(name)
-        except KeyError as error:
-            raise UserError(f"ir_datasets has no data set {name}") from error
 
 
 def existing_path(flag: str, path: str | Path | None, kind: str = "folder") -> Path:

@@ -20,7 +20,7 @@ from datamodules.candidates.candidate_sets import (
 )
 from datamodules.preparation import Preparation, PreparationSettings
 from datamodules.text.collection import Collection, write_collection
-from datamodules.text.lines import Document, LineReport
+from datamodules.text.lines import LineReport, TextLine
 from datamodules.text.query_sets import JudgedQuery, QuerySet, write_query_set
 from datamodules.text.sources import folder_texts
 from lexical.bm25 import BM25Parameters
@@ -38,7 +38,7 @@ IDS = ["D2", "D10", "D1", "é", "Z"]  # as text: D1, D10, D2, Z, é
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
     folder = tmp_path_factory.mktemp("collection")
-    write_collection((Document(i, name, "text") for i, name in enumerate(IDS, start=1)), LineReport("c", 5), folder)
+    write_collection((TextLine(i, name, "text") for i, name in enumerate(IDS, start=1)), LineReport("c", 5), folder)
     return Collection(folder)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from datamodules import Folder
 from datamodules.candidates.candidate_sets import recall
-from datamodules.candidates.dense import DenseEncoder, DenseIndex
+from datamodules.candidates.dense import DenseEncoder, build_dense_index, retrieve_dense
 from lexical.encoders import PACKAGED, packaged_encoder
 from lexical.errors import UserError
 from lexical.index.ragged import Ragged, ragged
@@ -56,9 +56,9 @@ def test_the_index_finds_what_a_product_of_all_vectors_finds(
     data: Folder, encoder: DenseEncoder, tmp_path: Path
 ) -> None:
     documents, queries = some_texts(data)
-    DenseIndex.build(encoder, documents, tmp_path)
+    build_dense_index(encoder, documents, tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["index.faiss"]
-    found = DenseIndex.load(tmp_path).retrieve(encoder, queries, "test", 10)
+    found = retrieve_dense(tmp_path, encoder, queries, "test", 10)
     every = encoder.encode(queries, 0, queries.rows) @ encoder.encode(documents, 0, documents.rows).T
     expected = np.sort(every, axis=1)[:, ::-1][:, :10]
     np.testing.assert_allclose(found.scores.reshape(-1, 10), expected, atol=1e-5)
@@ -68,8 +68,8 @@ def test_the_index_finds_what_a_product_of_all_vectors_finds(
 
 def test_a_large_collection_gets_an_inverted_file(data: Folder, encoder: DenseEncoder, tmp_path: Path) -> None:
     documents, queries = some_texts(data)
-    DenseIndex.build(encoder, documents, tmp_path, max_exact=100)
-    found = DenseIndex.load(tmp_path).retrieve(encoder, queries, "test", 10)  # all of the 43 lists are searched
+    build_dense_index(encoder, documents, tmp_path, max_exact=100)
+    found = retrieve_dense(tmp_path, encoder, queries, "test", 10)  # all of the 43 lists are searched
     every = encoder.encode(queries, 0, queries.rows) @ encoder.encode(documents, 0, documents.rows).T
     best = np.argsort(-every, axis=1)[:, :10]
     shared = [len(set(found.candidates.row(i)) & set(best[i])) for i in range(queries.rows)]
@@ -77,8 +77,8 @@ def test_a_large_collection_gets_an_inverted_file(data: Folder, encoder: DenseEn
 
 
 def test_an_empty_query_has_no_dense_candidates(data: Folder, encoder: DenseEncoder, tmp_path: Path) -> None:
-    DenseIndex.build(encoder, ragged([[1037], [2204, 2338], []], np.int32), tmp_path)
-    found = DenseIndex.load(tmp_path).retrieve(encoder, ragged([[], [2338]], np.int32), "test", 10)
+    build_dense_index(encoder, ragged([[1037], [2204, 2338], []], np.int32), tmp_path)
+    found = retrieve_dense(tmp_path, encoder, ragged([[], [2338]], np.int32), "test", 10)
     assert found.candidates.lengths().tolist() == [0, 3]
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from datamodules.text import collection as collection_module
 from datamodules.text.collection import ROWS_PER_BATCH, TABLE, Collection, read_texts, write_collection
-from datamodules.text.lines import Document, LineReport, read_documents
+from datamodules.text.lines import LineReport, TextLine, read_documents
 from lexical.errors import UserError
 
 # Arranged by nothing; by UTF-8 bytes "10" < "9" < "D1" < "Z" < "a" < "é" < "ß"... and U+FFFF before U+10000.
@@ -24,7 +24,7 @@ ODD_IDS = ["9", "10", "é", "a", "Z", "z", "日本", "\U00010000", "￿", "D10",
 def write(folder: Path, documents: list[tuple[str, str]]) -> tuple[Collection, LineReport]:
     folder.mkdir(parents=True, exist_ok=True)
     report = LineReport("collection.tsv", lines=len(documents))
-    write_collection((Document(i, *one) for i, one in enumerate(documents, start=1)), report, folder)
+    write_collection((TextLine(i, *one) for i, one in enumerate(documents, start=1)), report, folder)
     return Collection(folder), report
 
 

@@ -13,7 +13,7 @@ from datamodules.text import fields as fields_module
 from datamodules.text.analysis import SPACY_FIELDS, AnalysisSettings, SpacyAnalyser, WordPieceAnalyser
 from datamodules.text.collection import TABLE, write_collection
 from datamodules.text.fields import Field, QueryTokeniser, build_fields
-from datamodules.text.lines import Document, LineReport
+from datamodules.text.lines import LineReport, TextLine
 
 TEXTS = [
     "Dogs chase the cat; the cat chases a dog.",
@@ -28,7 +28,7 @@ def build(
 ) -> dict[str, Field]:
     source = folder / "collection"
     source.mkdir(parents=True)
-    documents = (Document(i, f"D{i}", text) for i, text in enumerate(texts, start=1))
+    documents = (TextLine(i, f"D{i}", text) for i, text in enumerate(texts, start=1))
     write_collection(documents, LineReport("collection", len(texts)), source)
     build_fields(source / TABLE, len(texts), fields, settings or AnalysisSettings(), 1, folder / "fields")
     return {name: Field(folder / "fields" / name) for name in fields}

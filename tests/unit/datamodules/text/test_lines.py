@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datamodules.text.lines import (
-    Document,
     Judgement,
     LineReport,
-    Query,
+    TextLine,
     find_file,
     read_documents,
     read_qrels,
@@ -44,7 +43,7 @@ def read(tmp_path: Path) -> Callable[..., tuple[list[Any], LineReport]]:
 
 def test_two_columns_are_id_and_text(read: Any) -> None:
     found, report = read(read_documents, b"0\tThe presence of communication\n1\t  Caf\xc3\xa9 \xf0\x9f\x99\x82 \n")
-    assert found == [Document(1, "0", "The presence of communication"), Document(2, "1", "Café 🙂")]
+    assert found == [TextLine(1, "0", "The presence of communication"), TextLine(2, "1", "Café 🙂")]
     assert (report.lines, report.summary()) == (2, None)
 
 
@@ -69,7 +68,7 @@ def test_qrels_are_separated_by_blanks_or_tabs_and_grades_may_be_negative(read: 
 
 def test_the_first_query_of_an_id_counts(read: Any) -> None:
     found, report = read(read_queries, b"7\tfirst\n8\tother\n7\tsecond\n7\tthird\n")
-    assert found == [Query(1, "7", "first"), Query(2, "8", "other")]
+    assert found == [TextLine(1, "7", "first"), TextLine(2, "8", "other")]
     assert report.summary() == "file.tsv: left out 2 of 4 lines: 2 with a duplicate id (first: line 3)"
 
 
@@ -99,8 +98,8 @@ def test_line_ends_compression_and_a_missing_last_line_feed_change_nothing(
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_id(read: Any) -> None:
-    assert read(read_documents, b"\xef\xbb\xbfD1\ttext\n")[0] == [Document(1, "D1", "text")]
-    assert read(read_queries, b"\xef\xbb\xbfq1\ttext\n")[0] == [Query(1, "q1", "text")]
+    assert read(read_documents, b"\xef\xbb\xbfD1\ttext\n")[0] == [TextLine(1, "D1", "text")]
+    assert read(read_queries, b"\xef\xbb\xbfq1\ttext\n")[0] == [TextLine(1, "q1", "text")]
     assert read(read_qrels, b"\xef\xbb\xbfq1 0 D1 1\n")[0] == [Judgement(1, "q1", "D1", 1)]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from datamodules.text import query_sets
 from datamodules.text.collection import Collection, write_collection
-from datamodules.text.lines import Document, Judgement, LineReport, Query
+from datamodules.text.lines import Judgement, LineReport, TextLine
 from datamodules.text.query_sets import (
     DEVELOPMENT,
     TEST,
@@ -36,13 +36,13 @@ ALL_FOUR = (TRAIN_MODELING, TRAIN_FUSION, DEVELOPMENT, TEST)
 def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
     """Documents D0 to D9."""
     folder = tmp_path_factory.mktemp("collection")
-    write_collection((Document(i + 1, f"D{i}", "text") for i in range(10)), LineReport("c", 10), folder)
+    write_collection((TextLine(i + 1, f"D{i}", "text") for i in range(10)), LineReport("c", 10), folder)
     return Collection(folder)
 
 
 def raw_set(queries: dict[str, str], qrels: list[tuple[str, str, int]]) -> RawSet:
     return RawSet(
-        [Query(i, *query) for i, query in enumerate(queries.items(), start=1)],
+        [TextLine(i, *query) for i, query in enumerate(queries.items(), start=1)],
         [Judgement(i, *one) for i, one in enumerate(qrels, start=1)],
         LineReport("queries.dev.tsv", len(queries)),
         LineReport("qrels.dev.tsv", len(qrels)),

@@ -317,8 +317,3 @@ def test_without_network_ir_datasets_ends_in_one_line_that_names_the_way_out(tmp
     done = write_with_ir_datasets(tmp_path / "home", f"msmarco-{kind}", tmp_path / "texts")
     assert done.stdout.startswith("UserError: "), done.stderr[-2000:]
     assert "--data.path" in done.stdout and done.stdout.count("\n") == 1
-
-
-def test_an_unknown_data_set_of_ir_datasets_is_one_clear_line(tmp_path: Path) -> None:
-    done = write_with_ir_datasets(tmp_path / "home", "msmarco-nonsense", tmp_path / "texts")
-    assert done.stdout == "UserError: ir_datasets has no data set msmarco-nonsense\n"
