@@ -13,7 +13,7 @@ PYTEST := OMP_NUM_THREADS=1 WANDB_MODE=offline $(BIN)/python -m pytest -n 2 --di
 .DEFAULT_GOAL := help
 .PHONY: help demo paper ablations test test-all coverage lint install install-dev browser clean-outputs
 
-help:  ## this list
+help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 demo: install  ## set up, train and evaluate all context-free rows on the embedded data, print the results table
@@ -23,16 +23,16 @@ demo: install  ## set up, train and evaluate all context-free rows on the embedd
 paper: install  ## every row of the paper on DATA, SEEDS seeds (BERT rows: SLOW_SEEDS), AT_ONCE steps at a time; resumes where it was interrupted
 	@$(BIN)/python train.py --model all --seeds $(SEEDS) --slow_seeds $(SLOW_SEEDS) --at_once $(AT_ONCE) --data $(DATA) --output_dir $(OUTPUT_DIR)
 
-ablations: install  ## what each design decision of the paper is worth on DATA: configs/ablations.yaml, line by line
+ablations: install  ## measure each design decision of the paper on DATA: the lines of configs/ablations.yaml
 	@$(BIN)/python -m pipeline.ablations --at_once $(AT_ONCE) --data $(DATA) --output_dir $(OUTPUT_DIR)
 
-test: install-dev browser lint  ## set up, lint, type check, all tests but the slow ones
+test: install-dev browser lint  ## set up, lint, type check, all tests except the slow ones
 	@$(PYTEST) -m "not slow"
 
-test-all: install-dev browser lint  ## the same with the slow tests
+test-all: install-dev browser lint  ## test, with the slow tests
 	@$(PYTEST)
 
-coverage: install-dev browser  ## lines of the source that the tests run, those in subprocesses included
+coverage: install-dev browser  ## the lines of the source that the tests run, subprocesses included
 	@$(PYTEST) -m "not slow" --cov --cov-report=term:skip-covered
 
 lint: install-dev  ## ruff and mypy
@@ -42,22 +42,22 @@ lint: install-dev  ## ruff and mypy
 
 install: $(VENV)/.installed  ## .venv with the pinned requirements
 
-install-dev: $(VENV)/.installed-dev  ## install, and what the tests need
+install-dev: $(VENV)/.installed-dev  ## install, with the requirements of the tests
 
-# Tests that open a page are skipped without a browser, but fail where CI is set.
-browser:  ## Chromium for the tests of pages, by apt-get as root or with sudo
+# Tests that open a page are skipped without a browser; if CI is set, they fail.
+browser:  ## Chromium for tests in a browser, by apt-get as root or with sudo
 	@for name in $(BROWSERS); do command -v $$name >/dev/null && exit 0; done; \
 	as=; [ "$$(id -u)" = 0 ] || as="sudo -n"; \
 	if ! command -v apt-get >/dev/null || ! $$as true 2>/dev/null; then \
-	  echo "make: no chromium, and it cannot be installed from here: the tests of pages are skipped (fail where CI is set)"; \
+	  echo "make: chromium is missing and cannot be installed here; tests in a browser are skipped (they fail if CI is set)"; \
 	else \
 	  echo "installing chromium with apt-get"; \
 	  { $$as apt-get update && $$as apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1 </dev/null || \
-	  echo "make: apt-get could not install chromium: the tests of pages are skipped (fail where CI is set)"; \
+	  echo "make: apt-get could not install chromium; tests in a browser are skipped (they fail if CI is set)"; \
 	fi
 
 $(VENV)/bin/python:
-	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not there: install Python 3.11 with venv, or say PYTHON=/path/to/python"; exit 2; }
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found: install Python 3.11 with venv, or set PYTHON=/path/to/python"; exit 2; }
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: requirements.txt | $(VENV)/bin/python
