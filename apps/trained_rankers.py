@@ -20,7 +20,7 @@ def load_ranker_of_seed(name: str, data: RetrievalData, output_dir: str, seed: i
     check_is_trained(name, trained, data, folder)
     data.prepare_data()
     nearest = seed if seed in trained[name] else trained[name][0]  # rankers without seeds live in seed-1
-    ranker = load_trained(RunFolder.of(output_dir, data.name, name, nearest), name, data)
+    ranker = load_trained(RunFolder.of(output_dir, data.name, name, nearest), data)
     if nearest != seed and ranker.has_seeds:
         raise UserError(f"--seed {seed}: {name} is trained with the seeds {', '.join(map(str, trained[name]))}")
     return ranker

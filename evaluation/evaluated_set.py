@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
@@ -15,18 +16,14 @@ from lexical.ranking.trec_run import Run
 FIRST_STAGE_DEPTH = 100  # documents that a slower ranker would re-rank: their recall is measured
 
 
+@dataclass(eq=False)
 class EvaluatedSet:
-    """The ranking of one query set.
+    """The ranking of one query set."""
 
-    Args:
-        query_set: queries, candidates, judgements.
-        alone: (pairs,) the ranker's own scores.
-        fused: (pairs,) its scores fused with the first stage; None for a row that is not a fusion.
-        seconds: time that the ranker took to score.
-    """
-
-    def __init__(self, query_set: EvaluationSet, alone: np.ndarray, fused: np.ndarray | None, seconds: float) -> None:
-        self.query_set, self.alone, self.fused, self.seconds = query_set, alone, fused, seconds
+    query_set: EvaluationSet
+    alone: np.ndarray  # (pairs,) the ranker's own scores
+    fused: np.ndarray | None  # (pairs,) its scores fused with the first stage; None for a row that is not a fusion
+    seconds: float  # that the ranker took to score
 
     @property
     def variants(self) -> list[bool]:

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 BINS = 30
 TAIL = 0.005  # share of the scores on either side that the range leaves out
 
 
-class ScoreHistogram(NamedTuple):
-    """Counts over common bins; the outermost bins also hold what lies beyond them."""
-
-    edges: list[float]  # BINS + 1
-    relevant: list[int]
-    others: list[int]
-
-
-def score_histogram(scores: np.ndarray, relevant: np.ndarray) -> ScoreHistogram | None:
+def score_histogram(scores: np.ndarray, relevant: np.ndarray) -> dict[str, list[float]] | None:
     """Count (pairs,) scores apart for relevant documents, (pairs,) bool, and others; None where there are no scores.
 
+    Returns the edges of BINS common bins and the counts of both groups; the outermost bins also hold what lies beyond.
     The range is 0.5% to 99.5% of the relevant and of the others, whichever reaches further: among a thousand
     candidates relevant documents are so few that the range of all scores together would cut most of them off.
     """
@@ -33,4 +24,4 @@ def score_histogram(scores: np.ndarray, relevant: np.ndarray) -> ScoreHistogram 
         low, high = low - 0.5, high + 0.5
     edges = np.linspace(low, high, BINS + 1)
     counts = [np.histogram(np.clip(group, edges[0], edges[-1]), edges)[0].tolist() for group in groups]
-    return ScoreHistogram(edges.tolist(), *counts)
+    return {"edges": edges.tolist(), "relevant": counts[0], "others": counts[1]}

@@ -54,25 +54,22 @@ def evaluate_rankers(parsed: Namespace, data: RetrievalData) -> list[Result]:
         raise UserError(f"nothing is trained on {data.name} in {data_folder} yet: python train.py --model bm25_lemm")
     if not is_rank_zero():
         be_silent()
-    measured: dict[RunFolder, SeedResults] = {}
-    failed = []
-    for name in selected:
-        for seed in trained[name]:
-            run = RunFolder.of(parsed.output_dir, data.name, name, seed)
-            try:
-                skipped = parsed.skip_measured and _is_measured(run, data)
-                if not skipped and (results := _evaluate_ranker(run, name, data, parsed)):
-                    measured[run] = results
-            except UserError as error:  # costs this ranker, not the table of the others
-                failed.append(str(error))
+    measured, failed = [], []
+    for run in (RunFolder(data_folder / name / f"seed-{seed}") for name in selected for seed in trained[name]):
+        try:
+            if not (parsed.skip_measured and _is_measured(run, data)):
+                _evaluate_ranker(run, data, parsed)
+                measured.append(run)
+        except UserError as error:  # costs this ranker, not the table of the others
+            failed.append(str(error))
     leave_process_group()
     rows: list[MeasuredRow] = []
     if is_rank_zero():
-        if parsed.table and (rows := collect_rows(data_folder, data, measured)):
+        if parsed.table and (rows := collect_rows(data_folder, data)):
             write_results(rows, data, data_folder)
             track_summaries(rows, data, data_folder)
-        for results in measured.values():
-            track_evaluation(results, data)
+        for run in measured:
+            track_evaluation(SeedResults.read(run), data)
     if failed:
         raise UserError("; ".join(dict.fromkeys(failed)))
     return [result for row in rows for result in row.results]
@@ -91,8 +88,9 @@ def check_is_trained(
         )
 
 
-def load_trained(run: RunFolder, name: str, data: RetrievalData) -> Ranker:
+def load_trained(run: RunFolder, data: RetrievalData) -> Ranker:
     """Return a trained ranker with the settings of its config.yaml, checked against this data."""
+    name = run.model
     if entry(run.development, "data") != data.fingerprint():
         raise UserError(
             f"{name} was trained on other data or candidates than these: give the same --data settings, "
@@ -134,17 +132,17 @@ def _is_measured(run: RunFolder, data: RetrievalData) -> bool:
     return run.evaluation.is_file() and entry(run.evaluation, "data") == data.fingerprint()
 
 
-def _evaluate_ranker(run: RunFolder, name: str, data: RetrievalData, parsed: Namespace) -> SeedResults | None:
-    """Test one ranker; return None in a process that only helps to score."""
+def _evaluate_ranker(run: RunFolder, data: RetrievalData, parsed: Namespace) -> None:
+    """Test one ranker; on rank zero, write its results. The other processes only help a slow ranker to score."""
     started = time.perf_counter()
-    ranker = load_trained(run, name, data)
+    ranker = load_trained(run, data)
     if not (is_rank_zero() or ranker.slow):
-        return None
-    say(f"{name}, seed {run.seed}: test")
-    trainer = evaluation_trainer(ranker, dict(parsed.trainer), run, name, parsed.leaderboard)
+        return
+    say(f"{run.model}, seed {run.seed}: test")
+    trainer = evaluation_trainer(ranker, dict(parsed.trainer), run, parsed.leaderboard)
     trainer.test(ranker, data, verbose=False)
     if not is_rank_zero():
-        return None
+        return
     device, processes = trainer.strategy.root_device, trainer.world_size
     label = f"{processes} x {device.type}" if processes > 1 else device.type
     threads = torch.get_num_threads() if ranker.slow else numba.get_num_threads()  # that score on a CPU
@@ -156,23 +154,19 @@ def _evaluate_ranker(run: RunFolder, name: str, data: RetrievalData, parsed: Nam
             fused = ranker.fused and not measurement.alone
             results.append(
                 Result(
-                    model=name, fused=fused, query_set=query_set.name, measure=measurement.measure,
+                    model=run.model, fused=fused, query_set=query_set.name, measure=measurement.measure,
                     value=measurement.mean, seeds=1, queries=len(measurement.queries), depth=query_set.depth,
                     ms_per_1k=milliseconds[fused], device=label, threads=threads, significance=[],
-                    alone=measurement.alone, measurement=measurement,
                 )
             )  # fmt: skip
         for alone in evaluated.variants:
             if counts := score_histogram(evaluated.scores(alone), query_set.task.relevant):
-                histograms.append({"query_set": query_set.name, "alone": alone, **counts._asdict()})
-    seed_results = SeedResults(run, data.fingerprint(), results, histograms)
-    seed_results.write(seconds=round(time.perf_counter() - started, 1))
-    return seed_results
+                histograms.append({"query_set": query_set.name, "alone": alone, **counts})
+    seconds = round(time.perf_counter() - started, 1)
+    SeedResults(run, data.fingerprint(), results, histograms).write(seconds)
 
 
-def evaluation_trainer(
-    ranker: Ranker, settings: dict[str, Any], run: RunFolder, name: str, leaderboard: bool
-) -> L.Trainer:
+def evaluation_trainer(ranker: Ranker, settings: dict[str, Any], run: RunFolder, leaderboard: bool) -> L.Trainer:
     """Return a trainer that tests a slow ranker on all devices that are given, others in this process."""
     if settings["precision"] is None:  # that of the training, so that its figures are reproduced
         settings["precision"] = run.load_config()["trainer"]["precision"]
@@ -189,7 +183,7 @@ def evaluation_trainer(
         **chosen, accelerator=settings["accelerator"] if ranker.slow or ranker.has_seeds else "cpu", logger=False,
         enable_checkpointing=False, enable_model_summary=False, enable_progress_bar=False,
         use_distributed_sampler=False, default_root_dir=str(run.path),
-        callbacks=[RunFiles(run.path, name, leaderboard)],
+        callbacks=[RunFiles(run.path, run.model, leaderboard)],
     )  # fmt: skip
 
 
@@ -212,14 +206,11 @@ def _milliseconds_per_1k(
         scores = np.concatenate([data.score_first_stage(batch) for batch in first_stage])
         fuse(np.stack([scores, scores]), np.array([0.5, 0.5]))
 
-    first = _median_seconds(score_and_fuse_first_stage) * 1e6 / pairs
+    def milliseconds(work: Callable[[], Any]) -> float:  # the first pass warms up: kernels loaded, files mapped
+        return float(np.median(timeit.repeat(work, number=1, repeat=TIMED_REPEATS + 1)[1:])) * 1e6 / pairs
+
     if ranker.slow or evaluated.seconds > LONG_PASS:
         alone = evaluated.seconds * 1e6 / max(1, len(evaluated.alone))
     else:
-        alone = _median_seconds(lambda: [ranker.score_together(batch.ranking) for batch in batches]) * 1e6 / pairs
-    return {False: alone, True: alone + first}
-
-
-def _median_seconds(work: Callable[[], Any]) -> float:
-    """Time repetitions after a first one that warms up: kernels loaded, files mapped."""
-    return float(np.median(timeit.repeat(work, number=1, repeat=TIMED_REPEATS + 1)[1:]))
+        alone = milliseconds(lambda: [ranker.score_together(batch.ranking) for batch in batches])
+    return {False: alone, True: alone + milliseconds(score_and_fuse_first_stage)}

@@ -6,7 +6,7 @@ OUTPUT_DIR/<data>/<model>/per_query/                 each query's mean over the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,40 +73,33 @@ class MeasuredRow(NamedTuple):
     results: list[Result]  # averages over the seeds
 
 
-def collect_rows(
-    data_folder: Path, data: RetrievalData, measured: Mapping[RunFolder, SeedResults]
-) -> list[MeasuredRow]:
-    """Return the rows of all rankers that were measured on this very data, in the order of the table.
-
-    `measured` has the results that are in memory; others are read from their folders.
-    """
+def collect_rows(data_folder: Path, data: RetrievalData) -> list[MeasuredRow]:
+    """Return the rows of all rankers that were measured on this very data, in the order of the table."""
     rows = []
     for model, seeds in sorted(trained_models(data_folder).items(), key=lambda item: table_order(item[0])):
         runs = [RunFolder(data_folder / model / f"seed-{seed}") for seed in seeds]
-        usable = [results for run in runs if (results := measured.get(run) or _read_usable(run, model, data))]
-        if usable:
+        if usable := [results for run in runs if (results := _read_usable(run, data))]:
             rows.append(_averaged(model, data_folder / model, usable))
     tested = iter(with_tests([result for row in rows for result in row.results]))
     return [row._replace(results=[next(tested) for _ in row.results]) for row in rows]
 
 
-def _read_usable(run: RunFolder, model: str, data: RetrievalData) -> SeedResults | None:
+def _read_usable(run: RunFolder, data: RetrievalData) -> SeedResults | None:
     """Return the results of a seed if they belong into the table; if they exist and do not, say why."""
     if not run.evaluation.is_file():
         return None
-    about = f"{model} (seed {run.seed}) is not in the table"
-    if (dependency := changed_dependency(run)) is not None:
-        say(f"{about}, as {dependency} was trained again since: python train.py --model {model}")
-        return None
+    about = f"{run.model} (seed {run.seed}) is not in the table"
     try:
         results = SeedResults.read(run)
+        if (dependency := changed_dependency(run)) is not None:
+            say(f"{about}, as {dependency} was trained again since: python train.py --model {run.model}")
+        elif results.data != data.fingerprint() or not results.results:
+            say(f"{about}: it was measured on other data or candidates; python evaluate.py --models {run.model}")
+        else:
+            return results
     except UserError as error:
         say(f"{about}: {error}")
-        return None
-    if results.data != data.fingerprint() or not results.results:
-        say(f"{about}: it was measured on other data or candidates; python evaluate.py --models {model}")
-        return None
-    return results
+    return None
 
 
 def _averaged(model: str, folder: Path, seeds: list[SeedResults]) -> MeasuredRow:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from evaluation.results_table import Result
 from lexical.small_files import read_json, write_text
 from pipeline.results import MeasuredRow, SeedResults
 from pipeline.run_folder import RunFolder
-from pipeline.tracking import never_fatal, start_run
+from pipeline.tracking import finishing, start_run
 
 SAVED = "ranker"  # folder of a run that `from_pretrained` loads
 
@@ -28,19 +28,19 @@ def track_training(run: Any, folder: RunFolder, data: RetrievalData, summary: di
     """Log data, candidates, the trained model and its table, and finish the W&B run of a training."""
     if run is None:
         return
-    with never_fatal():
+    with finishing(run):
         run.summary.update(summary)
         texts, candidates, *trained = made_artifacts(folder, data)
         log_artifacts(run, [texts, candidates], [texts, candidates, *trained] if run.offline else trained)
-    with never_fatal():  # whatever happened before: the next training must not log into this run
-        run.finish()
 
 
 def track_evaluation(measured: SeedResults, data: RetrievalData) -> None:
     """Log the evaluation of one seed: results, each query's values, and the run files with what they were made from."""
-    folder = measured.run
-
-    def log(run: Any) -> None:
+    folder, config = measured.run, measured.run.load_config()
+    run = start_run(folder.path, config, model=folder.model, data=data.name, seed=folder.seed, job_type="evaluate")
+    if run is None:
+        return
+    with finishing(run):
         log_results(run, measured.results, data)
         _, candidates, *_, scorer = made_artifacts(folder, data)
         files = [path for ranking in measured.rankings for path in (folder.run(*ranking), folder.per_query(*ranking))]
@@ -48,48 +48,31 @@ def track_evaluation(measured: SeedResults, data: RetrievalData) -> None:
         runs = _artifact("runs", name, digest, files, [scorer, candidates], seed=folder.seed)
         log_artifacts(run, [scorer, candidates], [runs])
 
-    _track(log, folder.path, folder.load_config(), folder.model, data, folder.seed, "evaluate")
-
 
 def track_summaries(rows: Sequence[MeasuredRow], data: RetrievalData, data_folder: Path) -> None:
     """Log the averages over the seeds of each row that has no summary of just these results.
 
     A row that is measured later may change the tests of the earlier ones: they are summarised again.
     """
-    report = data_folder / "results.html"
+    import wandb
+
     for row in rows:
-        written = data_folder / row.model / "summarised.txt"
+        folder = data_folder / row.model
+        written = folder / "summarised.txt"
         entries = json.dumps([result.entry() for result in row.results])
         fingerprint = hashlib.sha256(entries.encode()).hexdigest()
         if written.is_file() and written.read_text(errors="replace") == fingerprint:
             continue
-
-        def log(run: Any, results: Sequence[Result] = row.results) -> None:
-            import wandb
-
-            log_results(run, results, data)
-            run.log({"report": wandb.Html(report.read_text(encoding="utf-8"), inject=False)})
-
-        config = {key: value for key, value in row.seeds[0].run.load_config().items() if key != "seed"}
-        if _track(log, written.parent, {**config, "seeds": len(row.seeds)}, row.model, data, None, "summary"):
-            write_text(written, fingerprint)
-
-
-def _track(
-    log: Callable[[Any], None], folder: Path, config: dict[str, Any], model: str, data: RetrievalData,
-    seed: int | None, job_type: str,
-) -> bool:  # fmt: skip
-    """Log into a W&B run of its own; return whether that has worked."""
-    with never_fatal():
-        run = start_run(folder, config, model=model, data=data.name, seed=seed, job_type=job_type)
+        config = {**row.seeds[0].run.load_config(), "seeds": len(row.seeds)}
+        del config["seed"]
+        run = start_run(folder, config, model=row.model, data=data.name, seed=None, job_type="summary")
         if run is None:
-            return False
-        try:
-            log(run)
-        finally:  # whatever happened: the next ranker must not log into this run
-            run.finish()
-        return True
-    return False
+            continue
+        with finishing(run):
+            log_results(run, row.results, data)
+            page = (data_folder / "results.html").read_text(encoding="utf-8")
+            run.log({"report": wandb.Html(page, inject=False)})
+            write_text(written, fingerprint)
 
 
 def log_results(run: Any, results: Sequence[Result], data: RetrievalData) -> None:

@@ -66,10 +66,13 @@ def wandb_mode() -> str:
 
 
 @contextmanager
-def never_fatal() -> Iterator[None]:
-    """Turn an error of tracking into one line: it costs no results."""
+def finishing(run: Any) -> Iterator[None]:
+    """Finish the run whatever happens: the next ranker must not log into it. An error becomes one line."""
     try:
-        yield
+        try:
+            yield
+        finally:
+            run.finish()
     except Exception as error:
         say(f"W&B: {_one_line(error)}; local files are complete")
 

@@ -100,15 +100,12 @@ def difference_chart(results: Sequence[Result], query_set: QuerySet, limit: int)
 
     Of more than `limit` queries an evenly spread sample is drawn.
     """
-    total = len(query_set)
-    count = min(total, limit)
+    ids, total, count = query_set.ids, len(query_set), min(len(query_set), limit)
     sample = [number * total // count for number in range(count)]
+    texts = [text if len(text) <= MAX_QUERY else text[: MAX_QUERY - 1] + "…" for text in query_set.texts]
     measured = [result.measured.per_query for result in results]
-    values = np.array([[row[query_set.ids[i]] for row in measured] for i in sample])  # (queries, rows)
-    queries = [
-        {"id": query_set.ids[i], "query": _shortened(query_set.texts[i]), "values": row}
-        for i, row in zip(sample, values.round(DECIMALS).tolist(), strict=True)
-    ]
+    values = np.array([[row[ids[i]] for row in measured] for i in sample]).round(DECIMALS)  # (queries, rows)
+    queries = [{"id": ids[i], "query": texts[i], "values": values[n].tolist()} for n, i in enumerate(sample)]
     scale, title = alt.Scale(domain=[0, count], nice=False), f"{count:,} of {total:,} queries, sorted by difference"
     base = (
         alt.Chart()
@@ -197,7 +194,3 @@ def _finished(chart: Any, values: Sequence[dict[str, Any]], height: int, title: 
     chart.data = alt.NamedData("rows")
     spec: dict[str, Any] = chart.properties(width="container", height=height, title=title).to_dict()
     return {key: value for key, value in spec.items() if key != "config"} | {"datasets": {"rows": list(values)}}
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= MAX_QUERY else text[: MAX_QUERY - 1] + "…"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pipeline.tracking import never_fatal, start_run, wandb_mode
+from pipeline.tracking import finishing, start_run, wandb_mode
 from tests.fixtures.wandb_files import read_offline_runs
 
 KEY = "0" * 40
@@ -59,8 +60,10 @@ def test_errors_of_wandb_never_stop_a_training(
     starts = ("W&B does not start (offline): ", "W&B does not start (unknown): ", "W&B does not start (offline): ")
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("W&B")]
     assert [line.startswith(start) for line, start in zip(lines, starts, strict=True)] == [True] * 3
-    with never_fatal():
+    finished = []
+    with finishing(SimpleNamespace(finish=lambda: finished.append(True))):
         raise ValueError("two\nlines")
+    assert finished == [True]
     assert capsys.readouterr().err == "W&B: two lines; local files are complete\n"
 
 
