@@ -48,9 +48,9 @@ from lexical.index.ragged import Ragged, offsets_of, ragged
 from lexical.model1.scorer import model1_scores
 from lexical.model1.table import TranslationTable
 from lightning_modules import BertRanker
-from lightning_modules.bert.chunk_encoder import to_device
 from lightning_modules.bert.chunks import PairInputs
-from lightning_modules.bert.saved_ranker import read_tokenizer
+from lightning_modules.bert.ranker import read_tokenizer
+from lightning_modules.neural_ranker import to_tensors
 
 QUERY_LENGTHS = [3, 6, 8, 9, 10, 12, 13, 15, 18, 23, 32]  # deciles of the training queries of pydocs_passage, cut
 DOCUMENT_LENGTHS = [12, 29, 43, 61, 83, 113, 154, 219, 326, 561, 9551]  # and of its documents
@@ -235,7 +235,7 @@ class AfterTheEncoder:
     def __init__(self, ranker: BertRanker, batch: RankingBatch, training: bool) -> None:
         self.ranker, self.training = ranker.train(training), training
         inputs = ranker.inputs_of(batch, np.arange(len(batch.candidates.values)), for_scores=not training)
-        self.inputs = to_device(inputs, ranker.device)
+        self.inputs = to_tensors(inputs, ranker.device)
         with torch.no_grad():
             self.hidden = [ranker.encoder.hidden(group) for group in self.inputs.groups]
         for states in self.hidden:

@@ -54,7 +54,7 @@ class BM25(Ranker):
         for step, trial in enumerate(trials):
             values = {"tune/k1": trial.parameters.k1, "tune/b": trial.parameters.b, "tune/mrr": trial.mrr}
             self.log_metrics(step, values)
-        self.stop_training()
+        self.trainer.should_stop = True
 
     def score(self, batch: RankingBatch) -> np.ndarray:
         assert self.parameters_found is not None

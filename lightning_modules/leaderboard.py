@@ -85,7 +85,7 @@ class LeaderboardTraditional(Ranker):
             names = [f"{name} (alone)" for name in self.part_names]
             self.learn_stage(FIRST, features, names, batch.task, batch.query_set)
         if batch_idx + 1 == self.trainer.num_training_batches:
-            self.stop_training()
+            self.trainer.should_stop = True
 
     def learn_stage(
         self, stage: str, features: np.ndarray, names: Sequence[str], task: RankedTask, learned_on: str

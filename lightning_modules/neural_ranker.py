@@ -19,25 +19,26 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
-from torchmetrics.retrieval import RetrievalMRR
+from torchmetrics import MeanMetric
 
-from lexical.batches import ValidationBatch
+from lexical.batches import EvaluationBatch, ValidationBatch
 from lexical.errors import UserError, require
-from lexical.ranking.order import ranking_order
-from lightning_modules.ranker import Ranker
+from lexical.ranking.order import RankedTask, reciprocal_ranks
+from lightning_modules.ranker import Ranker, require_settings
 
 
 class NeuralRanker(Ranker):
     """A ranker trained on pairs of a relevant and a non-relevant document.
 
-    A subclass defines `build`, `pair_scores`, `score` and `needs`.
+    A subclass defines `build`, `pair_scores`, `score` and `needs`, and passes settings of these names on.
 
     Args:
         field: word, lemm, word_all or bwps.
-        fused: the row of the results table is this ranker fused with the first stage.
+        fused: the row of the results table is this ranker fused with the first stage, BM25 (lemm).
         rerank_depth: candidates of a query that are re-ranked.
         batch_size: pairs per optimiser step, over all processes.
         pairs_at_once: pairs that a process computes at once; the rest is accumulated. All when not given.
@@ -55,38 +56,34 @@ class NeuralRanker(Ranker):
 
     def __init__(
         self,
-        field: str,
-        fused: bool,
-        rerank_depth: int,
-        batch_size: int,
-        pairs_at_once: int | None,
-        learning_rate: float,
-        weight_decay: float,
-        warmup: float,
-        epoch_decay: float,
-        margin: float,
-        patience: int | None,
-        checkpoint_steps: int | None,
+        field: str = "bwps",
+        fused: bool = True,
+        rerank_depth: int = 1000,
+        batch_size: int = 32,
+        pairs_at_once: int | None = None,
+        learning_rate: float = 3e-3,
+        weight_decay: float = 1e-7,
+        warmup: float = 0.1,
+        epoch_decay: float = 0.9,
+        margin: float = 1.0,
+        patience: int | None = None,
+        checkpoint_steps: int | None = None,
     ) -> None:
         super().__init__(field, fused, rerank_depth)
         self.automatic_optimization = True
-        require(batch_size >= 1, "--model.batch_size", batch_size, "1 or more")
-        require(pairs_at_once is None or pairs_at_once >= 1, "--model.pairs_at_once", pairs_at_once, "1 or more")
-        require(learning_rate > 0, "--model.learning_rate", learning_rate, "more than 0")
-        require(weight_decay >= 0, "--model.weight_decay", weight_decay, "0 or more")
-        require(0 <= warmup <= 1, "--model.warmup", warmup, "between 0 and 1")
+        require_settings("1 or more", batch_size=batch_size, pairs_at_once=pairs_at_once)
+        require_settings("1 or more", patience=patience, checkpoint_steps=checkpoint_steps)
+        require_settings("more than 0", learning_rate=learning_rate, margin=margin)
+        require_settings("0 or more", weight_decay=weight_decay)
+        require_settings("between 0 and 1", warmup=warmup)
         require(0 < epoch_decay <= 1, "--model.epoch_decay", epoch_decay, "more than 0, at most 1")
-        require(margin > 0, "--model.margin", margin, "more than 0")
-        steps = checkpoint_steps
-        require(steps is None or steps >= 1, "--model.checkpoint_steps", steps, "1 or more")
-        require(patience is None or patience >= 1, "--model.patience", patience, "1 or more")
         self.batch_size, self.pairs_at_once = batch_size, pairs_at_once
         self.learning_rate, self.weight_decay = learning_rate, weight_decay
         self.warmup, self.epoch_decay, self.margin, self.patience = warmup, epoch_decay, margin, patience
         self.checkpoint_steps = checkpoint_steps
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "1"))  # of L.seed_everything
         self.vocabulary: list[str] | None = None  # tokens that the network is built for
-        self.validation_mrr = RetrievalMRR(empty_target_action="neg")
+        self.validation_mrr = MeanMetric()
         self._threads = torch.get_num_threads()
 
     # --- what a ranker defines
@@ -166,6 +163,10 @@ class NeuralRanker(Ranker):
 
     # --- training
 
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:  # noqa: ARG002
+        """Convert training batches to tensors; batches that are scored stay memory-mapped."""
+        return batch if isinstance(batch, (ValidationBatch, EvaluationBatch)) else to_tensors(batch, device)
+
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ARG002
         losses, loss = self.hinge(batch)
         pairs = max(1, len(losses))  # the last batches of an epoch may be empty
@@ -208,19 +209,20 @@ class NeuralRanker(Ranker):
                 return Path(path)
         return None
 
-    def load_best_weights(self) -> None:
-        if self._best_checkpoint is not None:
-            state = torch.load(self._best_checkpoint, map_location=self.device, weights_only=True)["state_dict"]
-            self.load_state_dict(state)
-
-    def save_with_best_weights(self) -> None:
-        path = self._best_checkpoint
-        if path is not None and self.trainer.is_global_zero:
-            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    def on_train_end(self) -> None:
+        """Return to the weights of the best epoch; add what is learned with them, such as the fusion, to its file."""
+        best = self._best_checkpoint
+        if best is None:
+            super().on_train_end()
+            return
+        checkpoint = torch.load(best, map_location="cpu", weights_only=True)
+        self.load_state_dict(checkpoint["state_dict"])
+        super().on_train_end()
+        if self.trainer.is_global_zero:
             checkpoint["state_dict"]["_extra_state"] = self.get_extra_state()
-            beside = path.with_name(f".{path.name}.writing")
+            beside = best.with_name(f".{best.name}.writing")
             torch.save(checkpoint, beside)
-            beside.replace(path)
+            beside.replace(best)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
@@ -250,28 +252,18 @@ class NeuralRanker(Ranker):
     # --- validation
 
     def validation_step(self, batch: ValidationBatch, batch_idx: int) -> None:  # type: ignore[override]  # noqa: ARG002
-        """Score queries of this process; torchmetrics gathers all processes' queries without repeating any."""
-        scores = self.score(batch.ranking)
-        order = ranking_order(batch.ranking.candidates, scores, batch.id_order)
-        ranks = np.empty(len(order), np.int64)
-        ranks[order] = np.arange(len(order), 0, -1)  # the tie rule is applied: torchmetrics gets ranks, not scores
-        numbers = batch.numbers[batch.ranking.candidates.row_numbers()]
-        empty = batch.numbers[batch.ranking.candidates.lengths() == 0]  # a query without candidates counts as 0
-        ranks = np.concatenate([ranks, np.ones(len(empty), np.int64)]).astype(np.float32)  # 0 would be ignored
-        relevant = np.concatenate([batch.relevant, np.zeros(len(empty), bool)])
-        if len(ranks):  # a process may have no query at all
-            preds, target, indexes = (
-                torch.from_numpy(array).to(self.device) for array in (ranks, relevant, np.concatenate([numbers, empty]))
-            )
-            self.validation_mrr.update(preds, target, indexes=indexes)
-
-    def on_validation_epoch_end(self) -> None:
-        mrr = float(self.validation_mrr.compute())  # over all processes: the same in each of them
-        self.validation_mrr.reset()
-        self.log("val/mrr", mrr, prog_bar=True)
+        """Measure the queries of this process; torchmetrics gathers those of all processes."""
+        task = RankedTask(batch.ranking.candidates, batch.id_order, batch.relevant)
+        self.validation_mrr.update(torch.from_numpy(reciprocal_ranks(task, self.score(batch.ranking))))
+        self.log("val/mrr", self.validation_mrr, prog_bar=True)
 
     def on_validation_end(self) -> None:
         torch.set_num_threads(self._threads)  # numba's kernels may have changed OpenMP's; it would change the rounding
+
+
+def to_tensors(batch: Any, device: torch.device) -> Any:
+    """Return a batch, or a part of one, with tensors on a device in place of its arrays."""
+    return apply_to_collection(batch, np.ndarray, lambda array: torch.from_numpy(array).to(device, non_blocking=True))
 
 
 def seed_batch(seed: int, epoch: int, batch: int, rank: int) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,27 @@ import numpy as np
 import torch
 
 from evaluation.evaluated_set import EvaluatedSet
-from lexical.batches import DataNeeds, EvaluationBatch, RankerData, RankingBatch
+from lexical.batches import DataNeeds, EvaluationBatch, EvaluationSet, RankerData, RankingBatch
 from lexical.errors import UserError, require
 from lexical.evidence import Evidence
 from lexical.ranking.fusion import fuse, learn_weights
-from lexical.ranking.order import RankedTask, mean_reciprocal_rank
+from lexical.ranking.order import mean_reciprocal_rank
 
 TRAIN_FUSION, DEVELOPMENT = "train_fusion", "development"
 FIRST_STAGE = "bm25_lemm"
+LIMITS = {
+    "1 or more": lambda value: value >= 1,
+    "0 or more": lambda value: value >= 0,
+    "more than 0": lambda value: value > 0,
+    "between 0 and 1": lambda value: 0 <= value <= 1,
+    "from 0 to less than 1": lambda value: 0 <= value < 1,
+}
+
+
+def require_settings(expected: str, **settings: float | None) -> None:
+    """Raise a `UserError` unless each setting is not given or `expected`, one of `LIMITS`."""
+    for name, value in settings.items():
+        require(value is None or LIMITS[expected](value), f"--model.{name}", value, expected)
 
 
 class Ranker(L.LightningModule):
@@ -56,12 +68,11 @@ class Ranker(L.LightningModule):
         super().__init__()
         self.save_hyperparameters()
         self.automatic_optimization = False
-        require(rerank_depth >= 1, "--model.rerank_depth", rerank_depth, "1 or more")
+        require_settings("1 or more", rerank_depth=rerank_depth)
         self.field, self.fused, self.rerank_depth = field, fused, rerank_depth
         self.fusion: dict[str, Any] | None = None  # weights of (first stage, ranker) and how they were learned
         self.development: dict[str, float] = {}  # MRR on development, measured when training ends
         self.evaluated: dict[str, EvaluatedSet] = {}  # query sets of the last `trainer.test`
-        self._validated: list[tuple[RankedTask, np.ndarray]] = []
         self._scored: list[tuple[np.ndarray, np.ndarray, float]] = []
 
     # --- what a ranker defines
@@ -72,7 +83,7 @@ class Ranker(L.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:  # noqa: ARG002
         """Learn nothing."""
-        self.stop_training()
+        self.trainer.should_stop = True
 
     def score(self, batch: RankingBatch) -> np.ndarray:
         """Return (pairs,) float32 scores of the batch's candidates, normalised for fusion."""
@@ -167,33 +178,33 @@ class Ranker(L.LightningModule):
         """Return None: nothing is learned by gradients."""
 
     def on_train_end(self) -> None:
-        """Finish the training: best weights, fusion weights, MRR on development."""
-        self.load_best_weights()
+        """Learn the weights of the fusion, measure MRR on development."""
         training = self.training
         self.eval()
         with torch.no_grad():
             if self.fused:
-                self.fusion = self._learn_fusion()
-            self.development = self._measure_development()
+                query_set, features = self._score_all(TRAIN_FUSION)
+                self.fusion = learn_weights(features, [FIRST_STAGE, "ranker alone"], query_set.task, query_set.name)
+            query_set, features = self._score_all(DEVELOPMENT)
         self.train(training)
-        self.save_with_best_weights()
+        alone = mean_reciprocal_rank(query_set.task, features[1])
+        self.development = {"development/mrr": alone}
+        if self.fused:
+            fused = mean_reciprocal_rank(query_set.task, self.fuse(*features))
+            self.development = {"development/mrr": fused, "development/mrr_alone": alone}
 
-    def load_best_weights(self) -> None:
-        """Load the weights of the best epoch."""
-
-    def save_with_best_weights(self) -> None:
-        """Add what was learned after the last epoch to the checkpoint of the best epoch."""
+    def _score_all(self, name: str) -> tuple[EvaluationSet, np.ndarray]:
+        """Return a query set and (2, pairs) scores of the first stage and of the ranker."""
+        batches = self.data.evaluation_batches(name, self.needs())
+        first_stage = np.concatenate([batch.first_stage for batch in batches])
+        alone = np.concatenate([self.score_together(batch.ranking) for batch in batches])
+        return batches[0].query_set, np.stack([first_stage, alone])
 
     def validation_step(self, batch: EvaluationBatch, batch_idx: int) -> None:  # noqa: ARG002
         if self.is_trained:
             self._scored.append((batch.first_stage, self.score_together(batch.ranking), 0.0))
             if batch.last:
-                self._validated.append((batch.query_set.task, self._take_scores()[1]))
-
-    def on_validation_epoch_end(self) -> None:
-        for task, scores in self._validated:
-            self.log("val/mrr", mean_reciprocal_rank(task, scores))
-        self._validated = []
+                self.log("val/mrr", mean_reciprocal_rank(batch.query_set.task, self._take_scores()[1]), batch_size=1)
 
     def on_test_start(self) -> None:
         self.evaluated, self._scored = {}, []
@@ -233,34 +244,11 @@ class Ranker(L.LightningModule):
         """Return (pairs,) float32 fused scores."""
         return fuse(np.stack([first_stage, alone]), self.fusion_weights)
 
-    def _learn_fusion(self) -> dict[str, Any]:
-        batches = self.data.evaluation_batches(TRAIN_FUSION, self.needs())
-        query_set = batches[0].query_set
-        features = np.stack(self._score_all(batches))
-        return learn_weights(features, [FIRST_STAGE, "ranker alone"], query_set.task, query_set.name)
-
-    def _measure_development(self) -> dict[str, float]:
-        batches = self.data.evaluation_batches(DEVELOPMENT, self.needs())
-        first_stage, alone = self._score_all(batches)
-        task = batches[0].query_set.task
-        if not self.fused:
-            return {"development/mrr": mean_reciprocal_rank(task, alone)}
-        fused = mean_reciprocal_rank(task, self.fuse(first_stage, alone))
-        return {"development/mrr": fused, "development/mrr_alone": mean_reciprocal_rank(task, alone)}
-
-    def _score_all(self, batches: Sequence[EvaluationBatch]) -> tuple[np.ndarray, np.ndarray]:
-        self._scored = [(batch.first_stage, self.score_together(batch.ranking), 0.0) for batch in batches]
-        return self._take_scores()[:2]
-
     def _take_scores(self) -> tuple[np.ndarray, np.ndarray, float]:
         """Return (first-stage scores, own scores, seconds) of the batches scored so far, and forget them."""
         first_stage, alone, seconds = zip(*self._scored, strict=True)
         self._scored = []
         return np.concatenate(first_stage), np.concatenate(alone), sum(seconds)
-
-    def stop_training(self) -> None:
-        """End the training with this epoch, whatever the trainer's max_epochs."""
-        self.trainer.should_stop = True
 
     def log_metrics(self, step: int, values: dict[str, float]) -> None:
         """Send values to all loggers; they write on rank zero only."""

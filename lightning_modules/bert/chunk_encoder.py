@@ -6,13 +6,11 @@ import inspect
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lexical.encoders import load_encoder, load_pretrained
 from lexical.terminal import say
-from lightning_modules.bert.chunks import EncoderInputs, Group
 from lightning_modules.bert.heads.encoded import Encoded
 
 FLAG = "--model.backbone"
@@ -120,13 +118,3 @@ def cpu_has_bf16() -> bool:
 @cache
 def _fall_back_to_float32() -> None:
     say("this CPU cannot multiply in bfloat16, which the ranker was trained in; scores in float32 differ slightly")
-
-
-def to_device(inputs: EncoderInputs, device: torch.device) -> Any:
-    """Return the inputs as tensors on a device."""
-
-    def moved(array: np.ndarray | None) -> Tensor | None:
-        return None if array is None else torch.from_numpy(array).to(device, non_blocking=True)
-
-    groups = tuple(Group._make(map(moved, group)) for group in inputs.groups)
-    return EncoderInputs._make([groups, *map(moved, inputs[1:])])

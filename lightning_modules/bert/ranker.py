@@ -8,10 +8,23 @@ On a CPU a score depends on its query and document only, to the last bit: not on
 of threads or processes. Each sequence is padded to a length of its own, each slice of pairs is computed by one thread,
 and the head gets one pair at a time. So an explanation has the score of the run file, and two processes write the run
 file of one. A GPU computes many pairs together.
+
+A trained ranker is a folder that another project loads in one line. It holds weights and settings, no code:
+
+    ranker = BertRanker.from_pretrained("folder")
+    scores = ranker.score_texts(["how to sort"] * 2, ["sorts a list in place", "opens a file"])
+
+    config.json, model.safetensors   the encoder, as Hugging Face's AutoModel reads it
+    head.safetensors                 the head
+    tokenizer.json                   the word pieces
+    ranker.json                      head, chunks and the other settings of the ranker
 """
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,13 +33,16 @@ from typing import Any, Literal, TypeVar
 import lightning as L
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from lexical.batches import DataNeeds, PairOptions, RankingBatch, ValidationSample
 from lexical.encoders import PACKAGED, check_word_pieces, encoder_folder
 from lexical.errors import UserError, require
 from lexical.evidence import Evidence, model1_evidence
-from lexical.index.ragged import ragged
+from lexical.index.ragged import Ragged, ragged
+from lexical.small_files import write_json
 from lexical.terminal import track
 from lightning_modules.bert.chunk_encoder import (
     BF16,
@@ -36,7 +52,6 @@ from lightning_modules.bert.chunk_encoder import (
     encoder_dtype,
     new_transformer,
     pretrained_transformer,
-    to_device,
 )
 from lightning_modules.bert.chunks import (
     ChunkLimits,
@@ -55,16 +70,16 @@ from lightning_modules.bert.heads.knrm import KNRMHead
 from lightning_modules.bert.heads.model1 import ALIKE, FLOOR, Model1Head
 from lightning_modules.bert.heads.pacrr import PACRRHead
 from lightning_modules.bert.heads.vanilla import VanillaHead
-from lightning_modules.bert.pretraining import PretrainingSettings
-from lightning_modules.bert.saved_ranker import load_saved_ranker, read_tokenizer, save_ranker, text_pairs
 from lightning_modules.bert.threads import one_thread_each
-from lightning_modules.neural_ranker import NeuralRanker
+from lightning_modules.neural_ranker import NeuralRanker, to_tensors
+from lightning_modules.ranker import require_settings
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 CPU_GROUPS, GPU_GROUPS = GroupLimits(), GroupLimits(positions=1 << 16, padding=1 << 12)
 CPU_SLICE, GPU_SLICE = 1 << 11, 1 << 15  # document pieces whose vectors of all layers are in memory, once per thread
+SHAPES = ("head", "chunks", "positions", "query_pieces", "projection", "hidden")  # settings that decide the weights
 SMALL_VALIDATION = ValidationSample(queries=50, depth=10)  # a minute on a CPU
 
 
@@ -158,64 +173,58 @@ class BertRanker(NeuralRanker):
         )  # fmt: skip
         if backbone.startswith(("/", ".", "~")) and not Path(backbone).expanduser().is_dir():
             raise UserError(f"--model.backbone: there is no folder {backbone}")
-        require(projection >= 1, "--model.projection", projection, "1 or more")
+        require_settings("1 or more", projection=projection, chunks=chunks, query_pieces=query_pieces)
+        require_settings("1 or more", train_queries=train_queries, negatives_from=negatives_from)
+        require_settings("1 or more", pretrain_sequences=pretrain_sequences)
+        require_settings("0 or more", frozen_layers=frozen_layers)
+        require_settings("more than 0", head_learning_rate=head_learning_rate, pretrain_rate=pretrain_rate)
+        require_settings("from 0 to less than 1", dropout=dropout, encoder_dropout=encoder_dropout)
+        require_settings("between 0 and 1", cooldown=cooldown)
         require(len(hidden) == 2 and min(hidden) >= 1, "--model.hidden", hidden, "two widths, such as [128, 64]")
-        require(0 <= dropout < 1, "--model.dropout", dropout, "from 0 to less than 1")
         require(start is None or 0 < start < ALIKE, "--model.start", start, f"between 0 and {ALIKE}")
-        sequences = pretrain_sequences
-        require(sequences is None or sequences >= 1, "--model.pretrain_sequences", sequences, "1 or more")
-        require(pretrain_rate > 0, "--model.pretrain_rate", pretrain_rate, "more than 0")
-        require(frozen_layers >= 0, "--model.frozen_layers", frozen_layers, "0 or more")
-        require(0 <= (encoder_dropout or 0.0) < 1, "--model.encoder_dropout", encoder_dropout, "from 0 to less than 1")
-        require(train_queries is None or train_queries >= 1, "--model.train_queries", train_queries, "1 or more")
-        require(head_learning_rate > 0, "--model.head_learning_rate", head_learning_rate, "more than 0")
-        require(0 <= cooldown <= 1, "--model.cooldown", cooldown, "between 0 and 1")
-        require(negatives_from >= 1, "--model.negatives_from", negatives_from, "1 or more")
-        require(chunks >= 1, "--model.chunks", chunks, "1 or more")
-        require(query_pieces >= 1, "--model.query_pieces", query_pieces, "1 or more")
         self.limits = ChunkLimits(positions, query_pieces, chunks)
         require(self.limits.chunk >= 1, "--model.positions", positions, "more than the query and 3 specials")
         self.train_limits = self.limits
         if train_window is not None:
             self.train_limits = ChunkLimits(train_window, query_pieces, 1)
-            expected = "more than the query and 3 specials, --model.positions at most"
             fits = self.train_limits.chunk >= 1 and train_window <= positions
+            expected = "more than the query and 3 specials, --model.positions at most"
             require(fits, "--model.train_window", train_window, expected)
-        self.head_name, self.explains, self.backbone = head, head == "model1", backbone
-        self.projection, self.hidden, self.dropout, self.start = projection, (hidden[0], hidden[1]), dropout, start
-        self.pretraining = PretrainingSettings(pretrain_sequences, pretrain_rate) if pretrain else None
-        self.frozen_layers, self.encoder_dropout = frozen_layers, encoder_dropout
+        self.explains, self.backbone, self.sampled, self.cooldown = head == "model1", backbone, sampled, cooldown
+        self.pretrain, self.retrieved_only = pretrain, retrieved_only
         self.gradient_checkpointing = gradient_checkpointing
-        self.sampled, self.train_queries = sampled, train_queries
-        self.head_learning_rate, self.cooldown = head_learning_rate, cooldown
-        self.negatives_from, self.retrieved_only = negatives_from, retrieved_only
+            pretrain,
+            gradient_checkpointing,
+            retrieved_only,
+        )
 
     # --- network
 
     def new_head(self) -> nn.Module:
         """Return the head, untrained: a module with `all_layers` that gives `Encoded` pairs (pairs,) float32 scores."""
         width, layers = self.encoder.config.hidden_size, self.encoder.config.num_hidden_layers + 1
+        given = self.hparams
         heads: dict[str, Callable[[], nn.Module]] = {
             "vanilla": lambda: VanillaHead(width),
             "knrm": lambda: KNRMHead(width, layers),
             "drmm": lambda: DRMMHead(width, layers),
-            "pacrr": lambda: PACRRHead(width, layers, self.limits.query_pieces),
-            "model1": lambda: Model1Head(width, self.projection, self.hidden, self.dropout, self.start),
+            "pacrr": lambda: PACRRHead(width, layers, given["query_pieces"]),
+            "model1": lambda: Model1Head(width, given["projection"], given["hidden"], given["dropout"], given["start"]),
         }
-        return heads[self.head_name]()
+        return heads[given["head"]]()
 
     def build(self, vocabulary: list[str]) -> None:
         self.specials = Specials.of(vocabulary, self.backbone)
-        self.encoder = ChunkEncoder(new_transformer(self.backbone, self.encoder_dropout))
-        config, positions = self.encoder.config, self.limits.positions
+        self.encoder = ChunkEncoder(new_transformer(self.backbone, self.hparams["encoder_dropout"]))
+        config, positions, frozen = self.encoder.config, self.limits.positions, self.hparams["frozen_layers"]
         check_word_pieces(FLAG, self.backbone, config.vocab_size, vocabulary)
         expected = f"{config.max_position_embeddings} at most, the positions of the backbone"
         require(positions <= config.max_position_embeddings, "--model.positions", positions, expected)
         expected = f"fewer than the {config.num_hidden_layers} layers of the backbone"
-        require(self.frozen_layers < config.num_hidden_layers, "--model.frozen_layers", self.frozen_layers, expected)
+        require(frozen < config.num_hidden_layers, "--model.frozen_layers", frozen, expected)
         self.head = self.new_head()
         self.encoder.all_layers = bool(self.head.all_layers)
-        self.encoder.freeze(self.frozen_layers)
+        self.encoder.freeze(frozen)
         if self.gradient_checkpointing:
             self.encoder.transformer.gradient_checkpointing_enable()
 
@@ -258,13 +267,14 @@ class BertRanker(NeuralRanker):
     def configure_callbacks(self) -> Sequence[L.Callback]:
         from callbacks.target_pretraining import EncoderPretraining
 
-        callbacks = super().configure_callbacks()
-        return callbacks if self.pretraining is None else [EncoderPretraining(self.pretraining), *callbacks]
+        given, callbacks = self.hparams, super().configure_callbacks()
+        if not self.pretrain:
+            return callbacks
+        return [EncoderPretraining(given["pretrain_sequences"], given["pretrain_rate"]), *callbacks]
 
     def needs(self) -> DataNeeds:
-        pairs = PairOptions(
-            self.seed, *self.divide_batch(), self.collate, self.train_queries, self.negatives_from, self.retrieved_only
-        )
+        queries, best = self.hparams["train_queries"], self.hparams["negatives_from"]
+        pairs = PairOptions(self.seed, *self.divide_batch(), self.collate, queries, best, self.retrieved_only)
         validation = SMALL_VALIDATION if self.sampled else ValidationSample()
         fields, depth = (self.field,), self.rerank_depth
         return DataNeeds(fields, "pairs", depth, sampled=self.sampled, pairs=pairs, validation=validation)
@@ -295,12 +305,6 @@ class BertRanker(NeuralRanker):
             documents = [d[start:] for start, d in zip(starts, documents, strict=True)]
         return encoder_inputs(ragged(queries, np.int64), ragged(documents, np.int64), limits, self.specials, groups)
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Convert training batches to tensors; batches that are scored stay memory-mapped."""
-        if not isinstance(batch, PairInputs):
-            return super().transfer_batch_to_device(batch, device, dataloader_idx)
-        return PairInputs(tuple(to_device(graph, device) for graph in batch.graphs))
-
     def pair_scores(self, batch: Any) -> list[Tensor]:
         return [self(graph).view(-1, 2) for graph in batch.graphs]
 
@@ -308,7 +312,7 @@ class BertRanker(NeuralRanker):
         trained = [weight for weight in self.encoder.parameters() if weight.requires_grad]
         groups = [
             {"params": trained, "lr": self.learning_rate, "name": "encoder"},
-            {"params": list(self.head.parameters()), "lr": self.head_learning_rate, "name": "head"},
+            {"params": list(self.head.parameters()), "lr": self.hparams["head_learning_rate"], "name": "head"},
         ]
         return torch.optim.AdamW(groups, weight_decay=self.weight_decay)
 
@@ -347,7 +351,7 @@ class BertRanker(NeuralRanker):
         return np.asarray(torch.cat(scores).float().cpu().numpy())
 
     def _encode_pairs(self, batch: RankingBatch, pairs: np.ndarray) -> Encoded:
-        return self.encode(to_device(self.inputs_of(batch, pairs, for_scores=True), self.device))
+        return self.encode(to_tensors(self.inputs_of(batch, pairs, for_scores=True), self.device))
 
     def _each_by_itself(self, work: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
         """Yield work(item) of all items, without gradients; on a CPU several at once, each in one thread."""
@@ -376,16 +380,61 @@ class BertRanker(NeuralRanker):
         self.save_pretrained(folder / "ranker")
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Save encoder, head, tokenizer and settings; see `saved_ranker`."""
-        save_ranker(self, Path(folder))
+        """Save all that scoring needs; the settings of the training are left out."""
+        from transformers import AutoTokenizer
+
+        folder = Path(folder)
+        beside = folder.with_name(f".{folder.name}.{os.getpid()}")  # the folder is complete or not there
+        self.encoder.transformer.save_pretrained(beside)
+        weights = {name: weight.contiguous() for name, weight in self.head.state_dict().items()}
+        save_file(weights, beside / "head.safetensors")
+        AutoTokenizer.from_pretrained(encoder_folder(self.backbone)).save_pretrained(beside)
+        settings = {name: self.hparams[name] for name in SHAPES}
+        write_json(beside / "ranker.json", {**settings, "precision": self.precision})
+        shutil.rmtree(folder, ignore_errors=True)
+        beside.rename(folder)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> BertRanker:
-        """Load a saved ranker in evaluation mode."""
-        return load_saved_ranker(cls, Path(folder))
+        """Load a saved ranker in evaluation mode; a damaged folder is an error."""
+        folder = Path(folder)
+        try:
+            settings = json.loads((folder / "ranker.json").read_text(encoding="utf-8"))
+            precision = settings.pop("precision", None)  # missing in folders of older versions
+            if set(settings) != set(SHAPES):
+                raise ValueError(f"ranker.json must have {', '.join(SHAPES)}")
+            tokenizer = read_tokenizer(folder)
+            ids = tokenizer.get_vocab()
+            vocabulary = sorted(ids, key=lambda piece: ids[piece])
+            ranker = cls(backbone=str(folder), **settings)
+            ranker.use_precision(precision)
+            ranker.build_for(vocabulary)
+            ranker.start_weights(vocabulary)
+            ranker.head.load_state_dict(load_file(folder / "head.safetensors"), strict=True)
+        except Exception as error:  # missing, cut short, hostile or of another version: not trusted
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UserError(f"{folder} is not a saved ranker that can be loaded ({reason})") from error
+        ranker.tokenizer = tokenizer
+        return ranker.eval()
 
     def score_texts(self, queries: list[str], documents: list[str]) -> np.ndarray:
         """Return (pairs,) float32 scores of (queries[i], documents[i])."""
-        if self.tokenizer is None:
-            self.tokenizer = read_tokenizer(Path(encoder_folder(self.backbone)))
-        return self.score(text_pairs(self.tokenizer, queries, documents))
+        if len(queries) != len(documents):
+            raise ValueError(f"{len(queries):,} queries for {len(documents):,} documents: give a query for each")
+        tokenizer = self.tokenizer = self.tokenizer or read_tokenizer(Path(encoder_folder(self.backbone)))
+        query_tokens, document_tokens = (
+            ragged([text.ids for text in tokenizer.encode_batch_fast(texts, add_special_tokens=False)], np.int32)
+            for texts in (queries, documents)
+        )
+        candidates = Ragged(np.arange(len(documents) + 1), np.arange(len(documents), dtype=np.int32))
+        forward: Any = None  # bags of words are not read
+        return self.score(RankingBatch(forward, query_tokens, candidates, document_tokens))
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """Return a tokenizer of whole texts, for which "[SEP]" in a text is text, not a separator."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True
+    return tokenizer

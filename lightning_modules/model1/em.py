@@ -98,7 +98,7 @@ class Model1(TranslationRanker):
                 self._maximise(field, em)
             if self.current_epoch + 1 in (self.iterations, self.trainer.max_epochs):
                 self._choose_tables()
-                self.stop_training()
+                self.trainer.should_stop = True
 
     def _maximise(self, field: str, em: Model1EM) -> None:
         sum_over_ranks(em)

@@ -53,7 +53,7 @@ class Model1Embed(TranslationRanker):
             task = bar.add_task("nearest tokens", total=int(sources[vectors.tokens].sum()))
             learned = nearest_translations(vectors, sources, self.neighbours, lambda done: bar.advance(task, done))
         self.use(self.choose_table(learned, batch, thresholds=(0.0,)))
-        self.stop_training()
+        self.trainer.should_stop = True
 
     def source(self) -> dict[str, Any]:
         return {"ranker": "cosine of embeddings", "vectors": self.vectors, "neighbours": self.neighbours}

@@ -52,7 +52,7 @@ class Model1Table(TranslationRanker):
             raise UserError(f"{self.table} has no token of the field {batch.field}: choose another --model.field")
         say(f"{known:,} of the table's {len(saved.vocabulary):,} tokens are in the field {batch.field}")
         self.use(self.choose_smoothing(table, batch))
-        self.stop_training()
+        self.trainer.should_stop = True
 
     def source(self) -> dict[str, Any]:
         assert self.given_table is not None

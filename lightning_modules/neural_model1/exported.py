@@ -75,7 +75,7 @@ class ExportedModel1(TranslationRanker):
         self.floor = network.floor
         best = TableSettings(settings.threshold, network.p_self, 0.0)
         self.use(ChosenTable(batch.field, batch.vocabulary, table, best, mrr=0.0))  # there is nothing to choose
-        self.stop_training()
+        self.trainer.should_stop = True
 
     def save_artifacts(self, folder: Path) -> None:
         assert self.table_folder is not None

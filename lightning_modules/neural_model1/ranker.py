@@ -22,7 +22,7 @@ from lexical.batches import DataNeeds, PairOptions, RankingBatch, ValidationSamp
 from lexical.errors import UserError, require
 from lexical.evidence import Evidence, model1_evidence
 from lexical.index.ragged import Ragged, offsets_of
-from lexical.model1.distinct_pairs import DistinctPairs, distinct_pairs, tokens_of
+from lexical.model1.distinct_pairs import distinct_pairs, tokens_of
 from lexical.model1.scorer import FLOOR, model1_scores, per_query_token
 from lexical.model1.table import TranslationTable
 from lexical.terminal import say
@@ -32,6 +32,7 @@ from lightning_modules.neural_model1.network import CosineTranslation, Translati
 from lightning_modules.neural_model1.row_adamw import RowAdamW
 from lightning_modules.neural_model1.rows import ROWS_TOGETHER, network_rows
 from lightning_modules.neural_ranker import NeuralRanker
+from lightning_modules.ranker import require_settings
 
 
 class NeuralModel1(NeuralRanker):
@@ -53,18 +54,8 @@ class NeuralModel1(NeuralRanker):
             export when not given.
         export_top_k: the table keeps at most this many document tokens per query token; all when not given.
         export_whole_vocabulary: the table has document tokens that do not occur in the collection, too.
-        fused: the row of the results table is this ranker fused with the first stage, BM25 (lemm).
-        rerank_depth: candidates of a query that are re-ranked.
-        batch_size: pairs per optimiser step, over all processes.
-        pairs_at_once: pairs that a process computes at once; the rest is accumulated. All when not given.
-        learning_rate: base rate.
-        weight_decay: of AdamW.
-        warmup: share of the optimiser steps in which the rate grows linearly from zero.
-        epoch_decay: the rate is multiplied by it after each epoch.
-        margin: of the loss, on log-probabilities.
-        patience: stop when the validation MRR has not grown for this many epochs; never when not given.
-        checkpoint_steps: save last.ckpt every this many optimiser steps instead of every 5 minutes.
         compile_network: compile T(q|d) by `torch.compile`, which takes half a minute: worth it for long trainings.
+        training: further settings, those of `NeuralRanker`.
     """
 
     explains = True
@@ -87,28 +78,13 @@ class NeuralModel1(NeuralRanker):
         export_threshold: float | None = 1e-4,
         export_top_k: int | None = None,
         export_whole_vocabulary: bool = False,
-        fused: bool = True,
-        rerank_depth: int = 1000,
-        batch_size: int = 32,
-        pairs_at_once: int | None = None,
-        learning_rate: float = 3e-3,
-        weight_decay: float = 1e-7,
-        warmup: float = 0.1,
-        epoch_decay: float = 0.9,
-        margin: float = 1.0,
-        patience: int | None = None,
-        checkpoint_steps: int | None = None,
         compile_network: bool = False,
+        **training: Any,
     ) -> None:
-        super().__init__(
-            field, fused, rerank_depth, batch_size, pairs_at_once, learning_rate, weight_decay, warmup, epoch_decay,
-            margin, patience, checkpoint_steps,
-        )  # fmt: skip
-        for name, width in (("embedding", embedding), ("projection", projection)):
-            require(width >= 1, f"--model.{name}", width, "1 or more")
+        super().__init__(field, **training)
+        require_settings("1 or more", embedding=embedding, projection=projection)
         require(len(hidden) == 2 and min(hidden) >= 1, "--model.hidden", hidden, "two widths, such as [128, 64]")
-        require(0 <= dropout < 1, "--model.dropout", dropout, "from 0 to less than 1")
-        require(0 <= p_self < 1, "--model.p_self", p_self, "from 0 to less than 1")
+        require_settings("from 0 to less than 1", dropout=dropout, p_self=p_self)
         require(0 < floor < 1, "--model.floor", floor, "between 0 and 1")
         require(0 < start < 1, "--model.start", start, "between 0 and 1")
         self.embedding, self.projection, self.hidden = embedding, projection, (hidden[0], hidden[1])
@@ -168,13 +144,6 @@ class NeuralModel1(NeuralRanker):
     def needs(self) -> DataNeeds:
         pairs = PairOptions(self.seed, *self.divide_batch(), distinct_pairs)
         return DataNeeds((self.field,), "pairs", self.rerank_depth, pairs=pairs, validation=ValidationSample())
-
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Convert training batches to tensors; batches that are scored stay memory-mapped."""
-        if not isinstance(batch, DistinctPairs):
-            return super().transfer_batch_to_device(batch, device, dataloader_idx)
-        arrays = [torch.from_numpy(array).to(device, non_blocking=True) for array in batch[:-1]]
-        return DistinctPairs._make([*arrays, batch.documents])
 
     def pair_scores(self, batch: Any) -> list[Tensor]:
         """Return (pairs, 2) log P(Q|D) of the relevant and the other document."""

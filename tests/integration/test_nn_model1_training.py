@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from callbacks.checkpoints import BestCheckpoint
-from callbacks.training_monitor import squared_norm
+from callbacks.training_report import squared_norm
 from evaluate import evaluate
 from lexical.errors import UserError
 from lexical.model1.table_files import load_table
 from lexical.small_files import read_json
 from lightning_modules import NeuralModel1, load_ranker
 from lightning_modules.neural_ranker import rate_factor
-from pipeline.configs import without_options
+from pipeline.rows import without_model_settings
 from pipeline.run_folder import RunFolder
 from pipeline.training import checkpoint_to_resume
 from tests.fixtures.small_rankers import SMALL_NETWORK
@@ -133,7 +133,7 @@ def test_seeds_are_averaged(trained: RunFolder, place: Place, capsys: pytest.Cap
 
 def test_settings_of_the_ranker_are_not_passed_to_the_measurement() -> None:
     argv = ["--model.margin=8", "--model.hidden", "[8,6]", "--model.k1", "-1", "--data.path", "x", "--output_dir=y"]
-    assert without_options(argv, "--model.") == ["--data.path", "x", "--output_dir=y"]
+    assert without_model_settings(argv) == ["--data.path", "x", "--output_dir=y"]
 
 
 @pytest.mark.parametrize("arguments", [["--seeds", "0"], ["--seeds", "x"], ["--seeds", "2", "--seed", "1"]])

@@ -14,7 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from callbacks.target_pretraining import held_out_batches, share_of, training_batches
+from callbacks.target_pretraining import (
+    NEW_HEADS,
+    PretrainedEncoder,
+    check_backbone,
+    held_out_batches,
+    share_of,
+    training_batches,
+)
 from datamodules import Folder, PyDocs
 from datamodules.batches.sentence_pairs import SHORTEST, PretrainingTokens, SentencePairs
 from lexical.batches import NOT_HIDDEN
@@ -22,7 +29,6 @@ from lexical.encoders import PACKAGED
 from lexical.errors import UserError
 from lexical.index.ragged import Ragged, ragged
 from lightning_modules import BertRanker
-from lightning_modules.bert.pretraining import PretrainingSettings, TargetPretraining, pretraining_network
 from tests.fixtures.bert_training import SMALL, logged, open_data, trainer_in
 from tests.fixtures.tiny_bert import with_packaged_tokenizer, write_tiny_bert, write_tiny_tokenizer
 
@@ -166,11 +172,9 @@ def held_out_measures(
     pairs: SentencePairs, backbone: str, frozen: bool, steps: int, rate: float, size: int
 ) -> dict[str, float]:
     """Pretrain for so many steps and measure on the held-out sequences; `frozen`: only the heads learn."""
-    network, new = pretraining_network(backbone, 1)
-    encoder: Any = network.bert
-    encoder.requires_grad_(not frozen)
-    encoder.pooler.requires_grad_(True)  # part of the next-sentence head
-    module = TargetPretraining(network, PretrainingSettings(learning_rate=rate, batch_size=size), new)
+    module = PretrainedEncoder(backbone, rate)
+    module.network.bert.requires_grad_(not frozen)
+    module.network.bert.pooler.requires_grad_(True)  # part of the next-sentence head
     trainer = L.Trainer(
         max_steps=steps, logger=False, enable_progress_bar=False, enable_checkpointing=False, accelerator="cpu",
         enable_model_summary=False, limit_val_batches=0,
@@ -192,14 +196,13 @@ def test_an_encoder_that_learns_beats_a_frozen_one(data: Folder, backbone: str) 
 
 
 def test_heads_that_start_at_random_learn_faster(backbone: str) -> None:
-    network, new = pretraining_network(backbone, 1)
-    assert {name.split(".")[0] for name in new} == {"bert", "cls"}  # the pooler, which a ranker's encoder lacks
-    module = TargetPretraining(network, PretrainingSettings(learning_rate=1e-3), new)
+    module = PretrainedEncoder(backbone, 1e-3)
+    assert {name.split(".")[0] for name in module.new} == {"bert", "cls"}  # the pooler, which a ranker's encoder lacks
     module.trainer = L.Trainer(max_steps=10, logger=False, accelerator="cpu", enable_model_summary=False)
     known, others = module.configure_optimizers()["optimizer"].param_groups
-    assert (known["initial_lr"], others["initial_lr"]) == pytest.approx((1e-3, 1e-2))
-    by_name = dict(network.named_parameters())
-    assert {id(weight) for weight in others["params"]} == {id(by_name[name]) for name in new if name in by_name}
+    assert (known["initial_lr"], others["initial_lr"]) == pytest.approx((1e-3, NEW_HEADS * 1e-3))
+    by_name = dict(module.network.named_parameters())
+    assert {id(weight) for weight in others["params"]} == {id(by_name[name]) for name in module.new & by_name.keys()}
     assert len(known["params"]) + len(others["params"]) == len(by_name)
 
 
@@ -270,14 +273,14 @@ def test_an_interrupted_pretraining_resumes_to_the_same_weights(
         )
 
     pretrain("whole")
-    start_batch = TargetPretraining.on_train_batch_start
+    start_batch = PretrainedEncoder.on_train_batch_start
 
-    def interrupt(module: TargetPretraining, batch: Any, batch_idx: int) -> None:
+    def interrupt(module: PretrainedEncoder, batch: Any, batch_idx: int) -> None:
         if batch_idx == 3:
             raise RuntimeError("interrupted")
         start_batch(module, batch, batch_idx)
 
-    monkeypatch.setattr(TargetPretraining, "on_train_batch_start", interrupt)
+    monkeypatch.setattr(PretrainedEncoder, "on_train_batch_start", interrupt)
     with pytest.raises(RuntimeError, match="interrupted"):
         pretrain("parts")
     monkeypatch.undo()
@@ -298,4 +301,4 @@ def test_only_a_bert_can_be_pretrained(tmp_path: Path) -> None:
     DistilBertModel(config).save_pretrained(tmp_path)
     write_tiny_tokenizer(tmp_path, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"t{i}" for i in range(45))])
     with pytest.raises(UserError, match="type 'distilbert'"):
-        pretraining_network(str(tmp_path), 1)
+        check_backbone(str(tmp_path))

@@ -17,8 +17,9 @@ from lexical.encoders import packaged_encoder
 from lexical.errors import UserError
 from lexical.index.ragged import ragged
 from lightning_modules import BertRanker
-from lightning_modules.bert.chunk_encoder import BF16, _fall_back_to_float32, cpu_has_bf16, encoder_dtype, to_device
-from lightning_modules.bert.saved_ranker import read_tokenizer
+from lightning_modules.bert.chunk_encoder import BF16, _fall_back_to_float32, cpu_has_bf16, encoder_dtype
+from lightning_modules.bert.ranker import read_tokenizer
+from lightning_modules.neural_ranker import to_tensors
 from tests.fixtures.tiny_bert import VOCABULARY, tiny_ranker, write_tiny_bert, write_tiny_tokenizer
 
 HEADS = ["vanilla", "knrm", "drmm", "pacrr", "model1"]
@@ -212,7 +213,7 @@ def test_pairs_that_keep_their_margin_have_no_backward_pass_and_the_gradients_st
     with torch.no_grad():
         margins = torch.cat(ranker.pair_scores(trainer_batch(ranker, batch))).diff(dim=1).neg().flatten()
     ranker.margin = float(margins.sort().values[1:].mean())  # two pairs do not keep it
-    whole = ranker(to_device(ranker.inputs_of(batch, np.arange(6)), CPU)).view(-1, 2)
+    whole = ranker(to_tensors(ranker.inputs_of(batch, np.arange(6)), CPU)).view(-1, 2)
     torch.relu(ranker.margin - whole[:, 0] + whole[:, 1]).sum().backward()
     expected = {name: weight.grad for name, weight in ranker.named_parameters()}
     ranker.zero_grad()

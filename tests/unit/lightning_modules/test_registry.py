@@ -8,19 +8,19 @@ import sys
 import pytest
 
 from lightning_modules.registry import ROWS, Row, exports_of, row_of, table_order
-from lightning_modules.trained import import_class
-from pipeline.configs import names, ranker_settings
+from pipeline.configs import names, resolve
 from tests import ROOT
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 def test_a_row_is_as_slow_as_its_ranker_and_names_its_folder(row: Row) -> None:
-    settings = ranker_settings(row.name, "pydocs_doc").model
-    ranker = import_class(settings["class_path"], row.name)
+    choice = resolve(["--model", row.name, "--data", "pydocs_doc"]).model
+    assert choice is not None
+    ranker = choice.target
     assert ranker.slow == row.slow  # type: ignore[attr-defined]
     assert ranker.__module__.split(".")[1] == row.family
     if row.export_of is not None:
-        assert ranker(**settings["init_args"]).dependencies == (row.export_of,)
+        assert ranker(**choice.settings).dependencies == (row.export_of,)
 
 
 def test_every_ranker_with_a_yaml_file_has_a_row() -> None:
