@@ -193,10 +193,6 @@ class BertRanker(NeuralRanker):
         self.explains, self.backbone, self.sampled, self.cooldown = head == "model1", backbone, sampled, cooldown
         self.pretrain, self.retrieved_only = pretrain, retrieved_only
         self.gradient_checkpointing = gradient_checkpointing
-            pretrain,
-            gradient_checkpointing,
-            retrieved_only,
-        )
 
     # --- network
 
