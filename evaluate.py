@@ -13,32 +13,28 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lexical.errors import UserError, run_script
+from lexical.errors import run_script
 
 if TYPE_CHECKING:
     from evaluation.results_table import Result
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    "models": {"type": str | None, "default": None, "help": "names, separated by commas; default: all trained"},
+    "skip_measured": {"type": bool, "default": False, "help": "keep what was measured on this very data"},
+    "table": {"type": bool, "default": True, "help": "write the table of all results; false: measure only"},
+    "leaderboard": {"type": bool, "default": False, "help": "also write runs as qid, docid, rank (tabs)"},
+}
+
 
 def evaluate(argv: Sequence[str]) -> list[Result]:
     """Measure the rankers that `argv` names; return all results on this data."""
-    from pipeline.configs import resolve, take_option
+    from pipeline.configs import resolve_command
 
-    if {"-h", "--help"} & set(argv):
-        print(__doc__)
-    if take_option(argv, "model")[0] is not None:
-        raise UserError("evaluate.py takes --models a,b,c (with an s)")
-    resolved = resolve(argv)
+    resolved = resolve_command(argv, __doc__)
     from pipeline.command_line import parse_data
     from pipeline.evaluating import evaluate_rankers
 
-    options: list[tuple[str, dict[str, Any]]] = [
-        ("--models", {"type": str | None, "default": None, "help": "names, separated by commas; default: all trained"}),
-        ("--skip_measured", {"type": bool, "default": False, "help": "keep what was measured on this very data"}),
-        ("--table", {"type": bool, "default": True, "help": "write the table of all results; false: measure only"}),
-        ("--leaderboard", {"type": bool, "default": False, "help": "also write runs as qid, docid, rank (tabs)"}),
-    ]
-    parsed, built = parse_data(resolved, "Measure trained rankers on the test queries.", options)
-    return evaluate_rankers(parsed, built)
+    return evaluate_rankers(*parse_data(resolved, OPTIONS))
 
 
 if __name__ == "__main__":

@@ -21,32 +21,29 @@ from lexical.errors import UserError, run_script
 if TYPE_CHECKING:
     from apps.explanation import Explanation
 
-OPTIONS: list[tuple[str, dict[str, Any]]] = [
-    ("--query", {"type": str, "default": "", "help": "words to search for"}),
-    ("--doc", {"type": str, "default": "", "help": "id of one document to explain"}),
-    ("--against", {"type": str, "default": "", "help": "id of a document to compare with"}),
-    ("--top", {"type": int, "default": 3, "help": "documents that are explained"}),
-    ("--pieces", {"action": "store_true", "help": "do not join word pieces into words"}),
-    ("--html", {"type": str, "default": "", "help": "write an interactive page to this file"}),
-    ("--json", {"action": "store_true", "help": "print everything as JSON"}),
-]
+OPTIONS: dict[str, dict[str, Any]] = {
+    "query": {"type": str, "default": "", "help": "words to search for"},
+    "doc": {"type": str, "default": "", "help": "id of one document to explain"},
+    "against": {"type": str, "default": "", "help": "id of a document to compare with"},
+    "top": {"type": int, "default": 3, "help": "documents that are explained"},
+    "pieces": {"action": "store_true", "help": "do not join word pieces into words"},
+    "html": {"type": str, "default": "", "help": "write an interactive page to this file"},
+    "json": {"action": "store_true", "help": "print everything as JSON"},
+}
 
 
 def explain(argv: Sequence[str]) -> list[Explanation]:
     """Explain the documents that the arguments ask for; return the explanations."""
-    from pipeline.configs import names, resolve, take_option
+    from pipeline.configs import names, resolve_command, take_options, wants_help
 
-    model, rest = take_option(argv, "model")
-    if {"-h", "--help"} & set(argv):
-        print(__doc__)
-    elif model is None:
+    given, rest = take_options(argv, model=str)
+    resolved = resolve_command(rest, __doc__)
+    if given.model is None and not wants_help(argv):
         raise UserError(f"say which ranker: --model NAME with one of: {', '.join(names('model'))}")
-    resolved = resolve(rest)
     from apps.explaining import explain_query
     from pipeline.command_line import parse_data
 
-    parsed, built = parse_data(resolved, "Show why a ranker puts a document where it is.", OPTIONS)
-    return explain_query(str(model), parsed, built.data)
+    return explain_query(given.model, *parse_data(resolved, OPTIONS))
 
 
 if __name__ == "__main__":

@@ -30,23 +30,34 @@ from lexical.errors import UserError, run_script
 
 
 def train(argv: Sequence[str]) -> dict[str, float]:
-    """Train what `argv` names; return MRR on development."""
-    from pipeline import rows
-    from pipeline.configs import names, resolve, take_option
+    """Train what `argv` names; return MRR on development, of several rankers as "NAME/metric"."""
+    from pipeline.configs import names, resolve, take_options, wants_help
 
-    model, rest = take_option(argv, "model")
-    if model == "all":
-        return rows.train_all(rest)
-    if take_option(rest, "models")[0] is not None:
-        return rows.train_models(argv)
-    if take_option(rest, "seeds")[0] is not None:
-        return rows.train_seeds(argv)
-    if "--data.stats" in argv:
-        return rows.print_data_statistics([argument for argument in argv if argument != "--data.stats"])
-    if model is not None:
-        return rows.train_row(argv)
-    resolve(argv)  # a mistyped name of the data comes first
-    if not {"-h", "--help"} & set(argv):
+    given, rest = take_options(argv, model=str, models=str)
+    if given.model and given.models:
+        raise UserError("give --model NAME or --models a,b,c, not both")
+    if given.model == "all":
+        from pipeline.rows import train_all
+
+        train_all(rest)
+        return {}
+    if "--data.stats" in rest:
+        from pipeline.data_statistics import print_statistics
+
+        print_statistics(resolve([argument for argument in rest if argument != "--data.stats"]))
+        return {}
+    selected = given.models.split(",") if given.models else [given.model] if given.model else []
+    for name in selected:
+        resolve(["--model", name, *rest])  # a mistyped name is reported before anything is trained
+    if selected:
+        from pipeline.rows import train_seeds
+
+        measured = {name: train_seeds(name, rest) for name in selected}
+        if given.model:
+            return measured[given.model]
+        return {f"{name}/{key}": value for name, values in measured.items() for key, value in values.items()}
+    resolve(rest)  # a mistyped name of the data comes first
+    if not wants_help(argv):
         raise UserError(f"say which ranker: --model NAME with one of: {', '.join(names('model'))}")
     print(__doc__)
     print("".join(f"{kind + 's:':10}{', '.join(names(kind))}\n" for kind in ("model", "data", "profile")))

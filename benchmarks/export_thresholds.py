@@ -39,8 +39,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--depth", type=int, default=1000)
     arguments, rest = parser.parse_known_args(argv)
-    _, built = parse_data(resolve(rest), "The data that nn_model1 was trained on.", [])
-    data = built.data
+    _, data = parse_data(resolve(rest))
     folder = RunFolder.of(arguments.outputs, data.name, "nn_model1", arguments.seed)
     network = load_ranker(folder, "nn_model1", data)
     saved = load_table(folder.table)

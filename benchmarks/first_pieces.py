@@ -14,7 +14,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -52,8 +51,7 @@ def main(argv: Sequence[str]) -> None:
     limits = arguments.pieces.split(",")
     valid = all(limit.isdecimal() and int(limit) > 0 for limit in limits)
     require(valid, "--pieces", arguments.pieces, "numbers above 0, separated by commas")
-    _, built = parse_data(resolve(["--data", arguments.data, *rest]), "The data.", [])
-    data: Any = built.data
+    _, data = parse_data(resolve(["--data", arguments.data, *rest]))
     data.prepare_data()
     field = data.prepared.field("bwps")
     lengths = field.sequences.lengths()

@@ -27,12 +27,20 @@ from lexical.errors import UserError, run_script
 from lexical.model1.table_files import TABLE, read_meta
 from lexical.small_files import read_json, write_json, write_text
 from lexical.terminal import say
-from pipeline.all_rows import plan_rows
-from pipeline.configs import CONFIGS, names, take_option
+from pipeline.configs import CONFIGS, names, take_options, wants_help
 from pipeline.dependencies import digest
-from pipeline.plan import Options, PlannedRanker, build_ranker, plan_ranker, plan_steps, print_plan, read_options
+from pipeline.plan import (
+    Options,
+    PlannedRanker,
+    build_ranker,
+    plan_ranker,
+    plan_rows,
+    plan_steps,
+    read_options,
+    run_plan,
+)
 from pipeline.run_folder import RunFolder
-from pipeline.scheduler import DONE, Step, run_steps
+from pipeline.scheduler import DONE, Step
 
 ABLATIONS = CONFIGS / "ablations.yaml"
 
@@ -45,24 +53,21 @@ class PlannedLine(NamedTuple):
 
 def run_ablations(argv: Sequence[str], path: Path = ABLATIONS) -> list[MeasuredLine]:
     """Run the chosen lines; return and print all that are complete, earlier ones included (Holm's family)."""
-    if {"-h", "--help"} & set(argv):
+    if wants_help(argv):
         print(__doc__)
         return []
-    only, rest = take_option(argv, "only")
+    given, rest = take_options(argv, only=str)
     threshold, ablations = read_ablations(path)
     known = [line.name for line in ablations]
-    chosen = known if only is None else only.split(",")
+    chosen = known if given.only is None else given.only.split(",")
     if unknown := set(chosen) - set(known):
         raise UserError(f"--only: there is no line {min(unknown)!r}; known are: {', '.join(known)}")
     options = read_options(rest)
     planned = plan_lines(ablations, options)
     to_run = [entry for entry in planned if entry.line.name in chosen]
-    steps = steps_of(to_run, options)
-    print_plan(f"ablations on {options.folder.name}", steps, options.at_once)
-    logs = options.folder.parent / "ablations" / "logs"
-    failed = run_steps([step for group in steps.values() for step in group], options.at_once, logs)
-    steps = steps_of(planned, options)
-    done = {title for title, group in steps.items() if all(step.state == DONE for step in group)}
+    title, logs = f"ablations on {options.folder.name}", options.folder.parent / "ablations" / "logs"
+    failed = run_plan(title, steps_of(to_run, options), options.at_once, logs)
+    done = {title for title, group in steps_of(planned, options).items() if all(step.state == DONE for step in group)}
     complete = [entry for entry in planned if {entry.ranker.title, entry.base.title} <= done]
     lines = compare_with_bases(list(map(measured_line, complete)), threshold)
     if lines:

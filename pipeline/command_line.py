@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import SUPPRESS
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
@@ -12,6 +12,7 @@ import yaml
 from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
+from datamodules.retrieval_data import RetrievalData
 from lexical.errors import UserError
 from pipeline.configs import Resolved, names
 
@@ -22,40 +23,37 @@ class RankerCLI(LightningCLI):
     Builds the model and the data; the trainer is built later, when the folder of the results is known.
     """
 
-    def __init__(self, resolved: Resolved, description: str) -> None:
-        self.resolved = resolved
+    def __init__(self, resolved: Resolved) -> None:
         assert resolved.model is not None
-        self.name = resolved.model.name
-        defaults = {"trainer": resolved.trainer, "model": resolved.model.settings, "data": resolved.data.settings}
+        self.resolved, self.name = resolved, resolved.model.name
         super().__init__(
             model_class=resolved.model.target,
             datamodule_class=resolved.data.target,
             save_config_callback=None,
-            parser_kwargs=_parser_settings(description),
-            args=_with_defaults(defaults, resolved.rest),
+            parser_kwargs=_parser_settings(f"Train {self.name} on {resolved.data.name}."),
+            args=_arguments(resolved),
             run=False,
             auto_configure_optimizers=False,
         )
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        assert self.resolved.model is not None
+        file = self.resolved.model.file
         _add_run_arguments(parser)
         parser.add_argument("--skip_trained", type=bool, default=False, help="keep what is trained with these settings")
-        profile, model = self.resolved.profile, self.resolved.model
-        parser.add_argument("--profile", type=str | None, default=profile, help="settings by model name")
-        file = None if model is None else model.file
+        parser.add_argument("--profile", type=str | None, default=self.resolved.profile, help="settings by model name")
         parser.add_argument("--model_file", type=str | None, default=file, help=SUPPRESS)  # evaluate.py looks there
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        self.config = parse(parser, args)
+        self.config = _parse(parser, args)
 
     def _set_seed(self) -> None:
         L.seed_everything(self.config["seed"], workers=True, verbose=False)
 
     def instantiate_classes(self) -> None:
         self.config_init = self.parser.instantiate_classes(self.config)
-        self.datamodule = self._get(self.config_init, "data")
-        self.model = self._get(self.config_init, "model")
-        name_data(self.datamodule, self.resolved)
+        self.model = self.config_init["model"]
+        self.datamodule = _named_as_its_file(self.config_init["data"], self.resolved)
 
     def config_as_dict(self) -> dict[str, Any]:
         """Return the resolved configuration in plain types: printed, saved beside the results, sent to W&B."""
@@ -64,36 +62,28 @@ class RankerCLI(LightningCLI):
 
 
 def parse_data(
-    resolved: Resolved, description: str, extra: Sequence[tuple[str, dict[str, Any]]]
-) -> tuple[Namespace, Namespace]:
-    """Return (parsed, instantiated) arguments of a command that has data and a trainer but no single model."""
-    parser = LightningArgumentParser(**_parser_settings(description))
+    resolved: Resolved, options: Mapping[str, Mapping[str, Any]] | None = None
+) -> tuple[Namespace, RetrievalData]:
+    """Return the parsed arguments and the data of a command without a single model.
+
+    options: keyword arguments of `add_argument` for each further option of the command.
+    """
+    parser = LightningArgumentParser(**_parser_settings("Settings of data and trainer."))
     parser.add_argument("-c", "--config", action="config", help="a YAML file with any of these settings")
     _add_run_arguments(parser)
-    for flag, settings in extra:
-        parser.add_argument(flag, **settings)
+    for name, settings in (options or {}).items():
+        parser.add_argument(f"--{name}", **settings)
     parser.add_lightning_class_args(L.Trainer, "trainer")
     parser.add_lightning_class_args(resolved.data.target, "data")
-    parsed = parse(parser, _with_defaults({"trainer": resolved.trainer, "data": resolved.data.settings}, resolved.rest))
-    built = parser.instantiate_classes(parsed)
-    name_data(built.data, resolved)
-    return parsed, built
+    parsed = _parse(parser, _arguments(resolved))
+    return parsed, _named_as_its_file(parser.instantiate_classes(parsed)["data"], resolved)
 
 
-def name_data(data: Any, resolved: Resolved) -> None:
+def _named_as_its_file(data: Any, resolved: Resolved) -> Any:
     """Give data of the user's own YAML file the file's name in the outputs."""
     if resolved.data.name not in names("data"):
         data.name = resolved.data.name
-
-
-def parse(parser: LightningArgumentParser, args: list[str]) -> Namespace:
-    try:
-        parsed = parser.parse_args(args)
-    except (ArgumentError, TypeError, KeyError, ValueError) as error:
-        raise UserError(_one_line(str(error))) from error
-    if not 0 <= parsed.seed < 2**32:
-        raise UserError(f"--seed {parsed.seed}: must be between 0 and {2**32 - 1}")
-    return parsed
+    return data
 
 
 def _parser_settings(description: str) -> dict[str, Any]:
@@ -107,9 +97,22 @@ def _add_run_arguments(parser: LightningArgumentParser) -> None:
     parser.add_argument("--output_dir", type=str, default="outputs", help="results: OUTPUT_DIR/<data>/<model>/seed-<n>")
 
 
-def _with_defaults(defaults: dict[str, Any], argv: Sequence[str]) -> list[str]:
+def _arguments(resolved: Resolved) -> list[str]:
     """Put the named configs first, as one inline config file: everything on the command line overrides them."""
-    return ["--config", yaml.safe_dump(defaults), *argv]
+    sections = {"trainer": resolved.trainer, "data": resolved.data.settings}
+    if resolved.model is not None:
+        sections["model"] = resolved.model.settings
+    return ["--config", yaml.safe_dump(sections), *resolved.rest]
+
+
+def _parse(parser: LightningArgumentParser, arguments: list[str]) -> Namespace:
+    try:
+        parsed = parser.parse_args(arguments)
+    except (ArgumentError, TypeError, KeyError, ValueError) as error:
+        raise UserError(_one_line(str(error))) from error
+    if not 0 <= parsed.seed < 2**32:
+        raise UserError(f"--seed {parsed.seed}: must be between 0 and {2**32 - 1}")
+    return parsed
 
 
 def _one_line(message: str) -> str:

@@ -6,7 +6,6 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from datamodules.retrieval_data import RetrievalData
 from lexical.small_files import read_json
 from pipeline.command_line import parse_data
 from pipeline.configs import Resolved
@@ -14,7 +13,7 @@ from pipeline.configs import Resolved
 
 def print_statistics(resolved: Resolved) -> None:
     """Print counts and lengths; for the embedded data also each source package and what was left out."""
-    data: RetrievalData = parse_data(resolved, "What is in the data.", [])[1].data
+    data = parse_data(resolved)[1]
     prepared = data.prepared
     console = Console(width=None if Console().is_terminal else 140)
 

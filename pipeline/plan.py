@@ -1,7 +1,8 @@
 """Plans of long work: rankers that are trained, each seed in a step of its own, and then measured.
 
 `train.py --model all` plans the rows of the results table, `pipeline.ablations` the same rankers with other settings.
-What is trained and measured already is kept.
+Each training and each measurement is a process of its own, so one that fails costs only what depends on it. What is
+trained and measured already is kept: interrupted and started again, the same command resumes.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,12 +24,11 @@ from lexical.small_files import read_json
 from lexical.terminal import say
 from lightning_modules.ranker import Ranker
 from lightning_modules.registry import row_of
-from lightning_modules.trained import import_class
 from pipeline.command_line import parse_data
-from pipeline.configs import CONFIGS, DEFAULT_DATA, ranker_settings, resolve, take_count, take_option
+from pipeline.configs import CONFIGS, count, resolve, take_options
 from pipeline.dependencies import changed_dependency
 from pipeline.run_folder import IRRELEVANT_SETTINGS, RunFolder
-from pipeline.scheduler import DONE, RESUMES, TO_DO, Step, duration
+from pipeline.scheduler import DONE, RESUMES, TO_DO, Step, duration, run_steps
 
 DURATIONS = CONFIGS / "durations.yaml"
 
@@ -35,8 +36,6 @@ DURATIONS = CONFIGS / "durations.yaml"
 class Options(NamedTuple):
     """Options of a command that trains many rankers."""
 
-    data: str  # name or path of its YAML file
-    profile: str | None
     folder: Path  # OUTPUT_DIR/<data>
     seeds: int
     slow_seeds: int  # of the rows that take a CPU hours
@@ -90,17 +89,51 @@ def read_options(argv: Sequence[str]) -> Options:
     for argument in argv:
         if argument.split("=")[0] == "--seed" or argument.startswith("--model"):
             raise UserError(f"{argument}: an option for one ranker, not for many; --seeds N trains seeds 1 to N")
-    seeds, rest = take_count(argv, "seeds")
-    slow_seeds, rest = take_count(rest, "slow_seeds")
-    at_once, rest = take_count(rest, "at_once")
-    output_dir, shared = take_option(rest, "output_dir")
-    devices = take_option(shared, "trainer.devices")[0]
-    if (at_once or 1) > 1 and devices not in (None, "1"):
+    given, shared = take_options(argv, seeds=count, slow_seeds=count, at_once=count, output_dir=str)
+    seeds, at_once = given.seeds or 1, given.at_once or 1
+    devices = getattr(take_options(shared, **{"trainer.devices": str})[0], "trainer.devices")
+    if at_once > 1 and devices not in (None, "1"):
         raise UserError(f"--at_once {at_once} gives each step GPUs of its own: leave out --trainer.devices {devices}")
-    folder = Path(output_dir or "outputs").expanduser() / parse_data(resolve(shared), "", [])[1].data.name
-    data, profile = (take_option(shared, name)[0] for name in ("data", "profile"))
-    seeds = seeds or 1
-    return Options(data or DEFAULT_DATA, profile, folder, seeds, slow_seeds or seeds, at_once or 1, shared)
+    folder = Path(given.output_dir or "outputs").expanduser() / parse_data(resolve(shared))[1].name
+    return Options(folder, seeds, given.slow_seeds or seeds, at_once, shared)
+
+
+def plan_rows(names: Iterable[str], options: Options) -> list[PlannedRanker]:
+    """Return the rows in this order, but each after those that it depends on.
+
+    Left out are rows that the profile leaves out, rows whose dependencies are measured but not here (as in `results/`,
+    which has no checkpoints), and the rows that depend on either.
+    """
+    patterns = resolve(options.shared).left_out
+    planned: dict[str, PlannedRanker] = {}
+    left_out: set[str] = set()
+
+    def add(name: str) -> bool:
+        """Plan a row, its dependencies first; return whether it can be trained."""
+        if name in planned or name in left_out:
+            return name in planned
+        left_out.add(name)
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
+            return False
+        ranker = plan_ranker(name, name, options, options.folder)
+        if not all(add(dependency) for dependency in ranker.dependencies):
+            return False
+        absent = [part for part in ranker.dependencies if _is_absent(planned[part])]
+        if absent and ranker.state(ranker.runs[0]) != DONE:
+            say(f"{name} is left out: {options.folder} has results of {', '.join(absent)}, but not the trained rankers")
+            return False
+        left_out.remove(name)
+        planned[name] = ranker
+        return True
+
+    for name in names:
+        add(name)
+    return list(planned.values())
+
+
+def _is_absent(ranker: PlannedRanker) -> bool:
+    """Return whether there are only results of a row; if its settings have changed, it is trained again anyway."""
+    return ranker.state(ranker.runs[0]) == DONE and has_results_only(ranker.runs[0])
 
 
 def plan_ranker(
@@ -116,10 +149,11 @@ def plan_ranker(
 
 def build_ranker(model: str, options: Options, changes: Mapping[str, Any]) -> tuple[Ranker, dict[str, Any]]:
     """Return an untrained ranker and the settings that it was built with."""
-    section = ranker_settings(model, options.data, options.profile).model
-    settings = {**section.get("init_args", {}), **changes}
+    choice = resolve(["--model", model, *options.shared]).model
+    assert choice is not None
+    settings = {**choice.settings, **changes}
     try:
-        return import_class(section["class_path"], f"--model {model}")(**settings), settings
+        return choice.target(**settings), settings
     except (TypeError, ValueError) as error:
         raise UserError(f"{model}: {error}") from error
 
@@ -129,7 +163,7 @@ def plan_steps(rankers: Sequence[PlannedRanker], options: Options) -> dict[str, 
 
     Rows come after those that they depend on.
     """
-    durations = yaml.safe_load(DURATIONS.read_text(encoding="utf-8")).get(Path(options.data).stem, {})
+    durations = yaml.safe_load(DURATIONS.read_text(encoding="utf-8")).get(resolve(options.shared).data.name, {})
     steps: dict[str, list[Step]] = {}
     for ranker in rankers:
         before = [step for name in ranker.dependencies for step in steps.get(name, [])[:-1]]
@@ -171,6 +205,12 @@ def _first_seconds(paths: Iterable[Path]) -> float | None:
 
 def _as_argument(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def run_plan(title: str, steps: Mapping[str, Sequence[Step]], at_once: int, logs: Path) -> list[Step]:
+    """Print the plan, then run its steps; return those that failed. Where some run `at_once`, they write to `logs`."""
+    print_plan(title, steps, at_once)
+    return run_steps([step for group in steps.values() for step in group], at_once, logs)
 
 
 def print_plan(title: str, steps: Mapping[str, Sequence[Step]], at_once: int) -> None:

@@ -1,89 +1,75 @@
-"""One row of the results table or several of them: what the options of train.py stand for."""
+"""Train rows of the results table: one of them, with one seed or several, or all."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from evaluate import evaluate
 from lexical.errors import UserError
 from lexical.terminal import say
-from lightning_modules.registry import exports_of
-from pipeline.configs import load, resolve, take_option, without_options
+from lightning_modules.registry import ROWS, exports_of
+from pipeline.command_line import RankerCLI
+from pipeline.configs import count, resolve, take_options, wants_help
+from pipeline.plan import plan_rows, plan_steps, read_options, run_plan
+from pipeline.scheduler import Step, run_steps
+from pipeline.training import train_ranker
 
 CONFIG_FILES = {"--config", "-c"}  # a file may hold settings of the model
 
 
-def train_row(argv: Sequence[str]) -> dict[str, float]:
-    """Train `--model NAME`, then the rows that are exports of it."""
-    from pipeline.command_line import RankerCLI
-    from pipeline.training import train_ranker
+def train_all(argv: Sequence[str]) -> None:
+    """Print the plan of all rows with the time that each will take; train and measure them, and print the table."""
+    options = read_options(argv)
+    rows = plan_rows([row.name for row in sorted(ROWS, key=lambda row: row.slow)], options)
+    steps = plan_steps(rows, options)
+    failed = run_plan(options.folder.name, steps, options.at_once, options.folder / "logs")
+    table = ["evaluate.py", *options.shared, "--output_dir", str(options.folder.parent), "--skip_measured", "true"]
+    if run_steps([Step("results table", table)]) or failed:
+        raise UserError("some rows are missing; the same command tries them again")
 
-    name = Path(str(take_option(argv, "model")[0])).stem
-    metrics: dict[str, float] = {}
-    for row in (name, *exports_of(name)):
-        if row != name:
-            if not metrics:  # another process than rank zero, or a trial
-                break
-            if CONFIG_FILES & set(argv):
-                say(f"train its export with: python train.py --model {row}")
-                break
-            argv = ["--model", row, *without_options(take_option(argv, "model")[1], "--model.")]
-        resolved = resolve(argv)
-        assert resolved.model is not None
-        found = train_ranker(RankerCLI(resolved, f"Train {row} on {resolved.data.name}."))
-        metrics = metrics or found
+
+def train_seeds(name: str, argv: Sequence[str]) -> dict[str, float]:
+    """Train a ranker; with `--seeds N` train seeds 1 to N, measure them, and return means over the seeds."""
+    given, rest = take_options(argv, seeds=count)
+    if given.seeds is None:
+        return train_row(name, rest)
+    if take_options(rest, seed=str)[0].seed is not None:
+        raise UserError("give --seeds N (seeds 1 to N) or --seed N (one of them), not both")
+    seeds = [str(seed) for seed in range(1, given.seeds + 1)]
+    measured = [train_row(name, [*rest, "--seed", seed, "--skip_trained", "true"]) for seed in seeds]
+    if not wants_help(rest):
+        _evaluate_seeds(name, rest)
+    return {key: sum(values[key] for values in measured) / len(measured) for key in measured[0]}
+
+
+def train_row(name: str, argv: Sequence[str]) -> dict[str, float]:
+    """Train a ranker, then the rows that are exports of it; return its MRR on development."""
+    metrics = train_ranker(RankerCLI(resolve(["--model", name, *argv])))
+    for export in exports_of(Path(name).stem) if metrics else ():  # there are none of a trial or beyond rank zero
+        if CONFIG_FILES & set(argv):
+            say(f"train its export with: python train.py --model {export}")
+        else:
+            train_ranker(RankerCLI(resolve(["--model", export, *without_model_settings(argv)])))
     return metrics
 
 
-def train_models(argv: Sequence[str]) -> dict[str, float]:
-    """Train the rankers of `--models a,b,c` in this order, with the same settings; return "NAME/metric" -> value."""
-    models, rest = take_option(argv, "models")
-    names = str(models).split(",")
-    if take_option(rest, "model")[0] is not None:
-        raise UserError("give --model NAME or --models a,b,c, not both")
-    for name in names:
-        load(name, "model")  # a mistyped name is reported before anything is trained
-    measured = {name: train_row(["--model", name, *rest]) for name in names}
-    return {f"{name}/{key}": value for name, values in measured.items() for key, value in values.items()}
-
-
-def train_seeds(argv: Sequence[str]) -> dict[str, float]:
-    """Train seeds 1 to N of `--seeds N`, those that are missing, and measure them; return means over the seeds."""
-    seeds, argv = take_option(argv, "seeds")
-    if not str(seeds).isdecimal() or int(str(seeds)) < 1:
-        raise UserError(f"--seeds {seeds}: must be a number, 1 or more")
-    if take_option(argv, "seed")[0] is not None:
-        raise UserError("give --seeds N (seeds 1 to N) or --seed N (one of them), not both")
-    numbers = range(1, int(str(seeds)) + 1)
-    measured = [train_row([*argv, "--seed", str(seed), "--skip_trained", "true"]) for seed in numbers]
-    if {"-h", "--help"}.isdisjoint(argv):
-        _measure_seeds(argv)
-    return {name: sum(values[name] for values in measured) / len(measured) for name in measured[0]}
-
-
-def _measure_seeds(argv: Sequence[str]) -> None:
+def _evaluate_seeds(name: str, argv: Sequence[str]) -> None:
     """Measure the seeds and average them per query, as evaluate.py does."""
-    from evaluate import evaluate
-
-    model, rest = take_option(argv, "model")
-    name = Path(str(model)).stem
-    rows = ",".join((name, *exports_of(name)))
-    if take_option(rest, "trainer.devices")[0] not in (None, "1") or CONFIG_FILES & set(rest):
+    rows = ",".join((Path(name).stem, *exports_of(Path(name).stem)))
+    devices = vars(take_options(argv, **{"trainer.devices": str})[0])["trainer.devices"]
+    if devices not in (None, "1") or CONFIG_FILES & set(argv):
         say(f"measure the seeds with: python evaluate.py --models {rows}")
-        return
-    evaluate([*without_options(rest, "--model."), "--models", rows, "--skip_measured", "true"])
+    else:
+        evaluate([*without_model_settings(argv), "--models", rows, "--skip_measured", "true"])
 
 
-def train_all(argv: Sequence[str]) -> dict[str, float]:
-    """Train and measure every row on this data; what is there is kept."""
-    from pipeline.all_rows import run_all
-
-    run_all(argv)
-    return {}
-
-
-def print_data_statistics(argv: Sequence[str]) -> dict[str, float]:
-    from pipeline.data_statistics import print_statistics
-
-    print_statistics(resolve(argv))
-    return {}
+def without_model_settings(argv: Sequence[str]) -> list[str]:
+    """Return the arguments without `--model.SETTING VALUE`."""
+    kept, skip = [], False
+    for argument in argv:
+        if argument.startswith("--"):
+            skip = argument.startswith("--model.")
+        if not skip:
+            kept.append(argument)
+    return kept

@@ -24,9 +24,8 @@ from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
 
 from callbacks.checkpoints import BestCheckpoint
-from callbacks.epoch_report import EpochReport
 from callbacks.explanations import Explanations
-from callbacks.training_monitor import TrainingMonitor
+from callbacks.training_report import EpochReport, TrainingMonitor
 from datamodules.cached_step import fingerprint
 from datamodules.retrieval_data import RetrievalData
 from lexical.errors import UserError

@@ -42,7 +42,8 @@ def compare_ranker(before: Path, after: Path) -> tuple[str, bool]:
     names = [name for name in first if name in second]
     same_bits = bool(names) and all(torch.equal(first[name], second[name]) for name in names)
     networks = f"; weights {'the same bits' if same_bits else 'differ'} ({len(names)} tensors)" if names else ""
-    line = f"{same_runs} of {len(shared)} run files are the same bytes; development MRR {mrr[0]:.6f}, {mrr[1]:.6f}{networks}"
+    same = f"{same_runs} of {len(shared)} run files are the same bytes"
+    line = f"{same}; development MRR {mrr[0]:.6f}, {mrr[1]:.6f}{networks}"
     neural = before.parent.name.startswith(("nn_", "bert_"))
     good = abs(mrr[0] - mrr[1]) <= TOLERANCE and (neural or (bool(shared) and same_runs == len(shared)))
     return line, good

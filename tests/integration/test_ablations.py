@@ -57,7 +57,7 @@ def steps_here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return []
 
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    monkeypatch.setattr("pipeline.ablations.run_steps", run_steps)
+    monkeypatch.setattr("pipeline.plan.run_steps", run_steps)
     return titles
 
 

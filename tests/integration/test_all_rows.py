@@ -9,8 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from pipeline.all_rows import plan_rows
-from pipeline.plan import plan_steps, read_options
+from pipeline.plan import plan_rows, plan_steps, read_options
 from tests import ROOT
 from tests.fixtures.small_folder import write_small_folder
 from tests.fixtures.wandb_files import read_offline_runs

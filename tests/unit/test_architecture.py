@@ -11,7 +11,8 @@ from tests import ROOT
 
 FORBIDDEN = {
     "lexical": (
-        "torch", "lightning", "wandb", "datamodules", "lightning_modules", "evaluation", "callbacks", "pipeline", "apps",
+        "torch", "lightning", "wandb", "datamodules", "lightning_modules", "evaluation", "callbacks", "pipeline",
+        "apps",
     ),
     "evaluation": ("torch", "lightning", "wandb", "datamodules", "lightning_modules", "callbacks", "pipeline", "apps"),
     "lightning_modules": ("datamodules", "wandb", "pipeline", "apps"),

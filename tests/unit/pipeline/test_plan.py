@@ -13,16 +13,15 @@ from lexical.errors import UserError
 from lexical.small_files import write_json, write_text
 from lightning_modules.registry import ROWS
 from pipeline.ablations import ABLATIONS, PlannedLine, borrow_dependencies, plan_lines, steps_of
-from pipeline.all_rows import plan_rows
-from pipeline.configs import names, rows_left_out
+from pipeline.configs import names, resolve
 from pipeline.dependencies import digest
-from pipeline.plan import Options, PlannedRanker, plan_steps, read_options, time_left
+from pipeline.plan import Options, PlannedRanker, plan_rows, plan_steps, read_options, time_left
 from pipeline.run_folder import RunFolder
 from pipeline.scheduler import Step
 
 
 def options_of(folder: Path, data: str = "pydocs_passage", seeds: int = 1, slow_seeds: int = 1) -> Options:
-    return Options(data, None, folder / data, seeds, slow_seeds, 1, ["--data", data])
+    return Options(folder / data, seeds, slow_seeds, 1, ["--data", data])
 
 
 def finish(ranker: PlannedRanker, dependencies: tuple[PlannedRanker, ...] = (), measured: bool = True) -> None:
@@ -50,9 +49,9 @@ def states(rankers: list[PlannedRanker], options: Options) -> dict[str, list[str
         (["--seed", "2"], "--seed: an option for one ranker, not for many; --seeds N trains seeds 1 to N"),
         (["--model.k1", "1"], "--model.k1: an option for one ranker"),
         (["--models=bm25_lemm"], "--models=bm25_lemm: an option for one ranker"),
-        (["--seeds", "many"], "--seeds many: must be a number"),
-        (["--slow_seeds", "0"], "--slow_seeds 0: must be a number"),
-        (["--at_once", "0"], "--at_once 0: must be a number"),
+        (["--seeds", "many"], "argument --seeds: 'many' must be a number"),
+        (["--slow_seeds", "0"], "argument --slow_seeds: '0' must be a number"),
+        (["--at_once", "0"], "argument --at_once: '0' must be a number"),
         (["--at_once", "2", "--trainer.devices", "2"], "leave out --trainer.devices 2"),
         (["--data", "pydocs"], "there is no 'pydocs'"),
         (["--data.stemming", "1"], "stemming"),
@@ -68,7 +67,7 @@ def test_options_of_all_steps_are_passed_on(tmp_path: Path) -> None:
     given = ["--data", "pydocs_doc", "--seeds", "5", "--output_dir", str(tmp_path), "--data.workers", "1"]
     options = read_options(given)
     shared = ["--data", "pydocs_doc", "--data.workers", "1"]
-    assert options == Options("pydocs_doc", None, tmp_path / "pydocs_doc", 5, 5, 1, shared)
+    assert options == Options(tmp_path / "pydocs_doc", 5, 5, 1, shared)
     training, *_, measurement = plan_steps(plan_rows(["nn_model1"], options), options)["nn_model1"]
     output = [*shared, "--output_dir", str(tmp_path)]
     assert training.command == [
@@ -93,10 +92,10 @@ def test_every_row_is_planned_after_its_dependencies(tmp_path: Path) -> None:
 
 
 def test_the_profile_leaves_rows_out_and_what_depends_on_them(tmp_path: Path) -> None:
-    assert rows_left_out("pydocs_passage") == ["bert_*_full"]
+    assert resolve(["--data", "pydocs_passage"]).left_out == ["bert_*_full"]
     titles = [ranker.title for ranker in plan_rows([row.name for row in ROWS], options_of(tmp_path))]
     assert {row.name for row in ROWS} - set(titles) == {"bert_vanilla_full", "bert_model1_full"}
-    only = options_of(tmp_path)._replace(profile=str(tmp_path / "few.yaml"))
+    only = options_of(tmp_path)._replace(shared=["--profile", str(tmp_path / "few.yaml")])
     write_text(tmp_path / "few.yaml", "models: {}\nleave_out: [nn_model1]\n")
     titles = [ranker.title for ranker in plan_rows(["nn_model1_exp", "leaderboard", "bm25_lemm"], only)]
     assert not {"nn_model1", "nn_model1_exp", "leaderboard"} & set(titles) and "bm25_lemm" in titles
