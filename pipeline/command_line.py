@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from argparse import SUPPRESS
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,7 +41,8 @@ class RankerCLI(LightningCLI):
         _add_run_arguments(parser)
         parser.add_argument("--skip_trained", type=bool, default=False, help="keep what is trained with these settings")
         parser.add_argument("--profile", type=str | None, default=self.resolved.profile, help="settings by model name")
-        parser.add_argument("--model_file", type=str | None, default=file, help=SUPPRESS)  # evaluate.py looks there
+        where = "YAML file of your own ranker: evaluate.py finds its class beside it"
+        parser.add_argument("--model_file", type=str | None, default=file, help=where)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         self.config = _parse(parser, args)
