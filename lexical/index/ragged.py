@@ -41,6 +41,12 @@ class Ragged(NamedTuple):
         offsets = self.offsets[first : end + 1]
         return Ragged(offsets - offsets[0], self.values[offsets[0] : offsets[-1]])
 
+    def take(self, rows: np.ndarray) -> Ragged:
+        """Return these rows, in this order; a row may come again."""
+        offsets = offsets_of(self.offsets[rows + 1] - self.offsets[rows])
+        places = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], np.diff(offsets))
+        return Ragged(offsets, self.values[places])
+
     def select(self, keep: np.ndarray) -> Ragged:
         """Keep the values where `keep` (values,) is true; all rows remain, perhaps empty."""
         kept = np.concatenate([[0], np.cumsum(keep)])

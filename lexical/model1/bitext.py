@@ -12,10 +12,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from lexical.index.forward_index import ForwardIndex
-from lexical.index.ragged import Ragged
+from lexical.index.ragged import Ragged, concatenated, offsets_of
 
 CHUNK = 1.5  # tokens of a chunk for each query token
 LENGTH_RATIO = 9.0  # largest longer side / shorter side
@@ -85,70 +84,28 @@ def make_bitext(
         rows: (n,) rows of `queries` and `relevant`.
         options: how documents are cut and which pairs are dropped.
     """
-    inputs = (*queries, *documents, *relevant, kept, rows, options.chunk, options.symmetric, options.length_ratio)
-    *sizes, dropped = _walk(False, *inputs, *_outputs(0, 0, 0))
-    outputs = _outputs(*sizes)
-    _walk(True, *inputs, *outputs)
-    return Bitext(Ragged(*outputs[:2]), Ragged(*outputs[2:]), dropped)
+    queries, relevant = _only(kept, queries.take(rows)), relevant.take(rows)
+    query = relevant.row_numbers()  # (relevant documents,)
+    has_words = queries.lengths()[query] > 0
+    query, documents = query[has_words], _only(kept, documents.take(relevant.values[has_words]))
+    chunk_lengths = documents.lengths() if options.chunk <= 0 else np.ceil(options.chunk * queries.lengths()[query])
+    chunk_lengths = np.maximum(1, chunk_lengths.astype(np.int64))
+    counts = -(-documents.lengths() // chunk_lengths)
+    document = np.repeat(np.arange(documents.rows), counts)  # (chunks,)
+    number = np.arange(len(document)) - np.repeat(offsets_of(counts)[:-1], counts)  # of a chunk in its document
+    starts = documents.offsets[document] + number * chunk_lengths[document]
+    chunks = Ragged(np.append(starts, len(documents.values)), documents.values)
+    n, m = queries.lengths()[query[document]], chunks.lengths()
+    fitting = np.flatnonzero(np.maximum(n, m) <= options.length_ratio * np.minimum(n, m))
+    dropped = (chunks.rows - len(fitting)) * (2 if options.symmetric else 1)
+    chunks, queries = chunks.take(fitting), queries.take(query[document[fitting]])
+    if not options.symmetric:
+        return Bitext(chunks, queries, dropped)
+    sides = np.arange(2 * chunks.rows).reshape(2, -1).T  # (pairs, 2) rows of a chunk and of its query
+    both = concatenated([chunks, queries])
+    return Bitext(both.take(sides.ravel()), both.take(sides[:, ::-1].ravel()), dropped)
 
 
-def _outputs(pairs: int, source_tokens: int, target_tokens: int) -> list[np.ndarray]:
-    return [
-        np.zeros(pairs + 1, np.int64), np.empty(source_tokens, np.int32),
-        np.zeros(pairs + 1, np.int64), np.empty(target_tokens, np.int32),
-    ]  # fmt: skip
-
-
-@njit(cache=True, nogil=True)
-def _kept_tokens(values, start, end, kept, out):  # type: ignore[no-untyped-def]
-    n = 0
-    for i in range(start, end):
-        token = values[i]
-        if 0 <= token < len(kept) and kept[token]:
-            out[n] = token
-            n += 1
-    return n
-
-
-@njit(cache=True, nogil=True)
-def _append(tokens, start, end, offsets, values, pair, size, write):  # type: ignore[no-untyped-def]
-    if write:
-        for i in range(start, end):
-            values[size + i - start] = tokens[i]
-        offsets[pair + 1] = size + end - start
-    return size + end - start
-
-
-@njit(cache=True, nogil=True)
-def _walk(  # type: ignore[no-untyped-def]
-    write, q_offsets, q_values, d_offsets, d_values, r_offsets, r_docs, kept, rows, chunk, symmetric, length_ratio,
-    source_offsets, source, target_offsets, target,
-):  # fmt: skip
-    """Return the number of (pairs, source tokens, target tokens, dropped pairs); store them too if `write`."""
-    longest_query, longest_document = 0, 0
-    for row in rows:
-        longest_query = max(longest_query, q_offsets[row + 1] - q_offsets[row])
-        for r in range(r_offsets[row], r_offsets[row + 1]):
-            longest_document = max(longest_document, d_offsets[r_docs[r] + 1] - d_offsets[r_docs[r]])
-    query, document = np.empty(longest_query, np.int32), np.empty(longest_document, np.int32)
-    pair, s, t, dropped = 0, 0, 0, 0
-    for row in rows:
-        n = _kept_tokens(q_values, q_offsets[row], q_offsets[row + 1], kept, query)
-        if n == 0:
-            continue
-        for r in range(r_offsets[row], r_offsets[row + 1]):
-            m = _kept_tokens(d_values, d_offsets[r_docs[r]], d_offsets[r_docs[r] + 1], kept, document)
-            size = max(1, int(np.ceil(chunk * n))) if chunk > 0 else max(1, m)
-            for start in range(0, m, size):
-                end = min(start + size, m)
-                if max(n, end - start) > length_ratio * min(n, end - start):
-                    dropped += 2 if symmetric else 1
-                    continue
-                s = _append(document, start, end, source_offsets, source, pair, s, write)
-                t = _append(query, 0, n, target_offsets, target, pair, t, write)
-                pair += 1
-                if symmetric:
-                    s = _append(query, 0, n, source_offsets, source, pair, s, write)
-                    t = _append(document, start, end, target_offsets, target, pair, t, write)
-                    pair += 1
-    return pair, s, t, dropped
+def _only(kept: np.ndarray, texts: Ragged) -> Ragged:
+    """Return the texts without the tokens that are not kept, or not in the vocabulary at all."""
+    return texts.select(np.append(kept, False)[texts.values.clip(-1, len(kept))])

@@ -17,7 +17,7 @@ from numba import njit
 
 from lexical.batches import RankingBatch
 from lexical.index.forward_index import ForwardIndex
-from lexical.index.ragged import offsets_of
+from lexical.index.ragged import Ragged
 
 
 class DistinctPairs(NamedTuple):
@@ -133,9 +133,6 @@ def _distinct_pairs(  # type: ignore[no-untyped-def]
 
 def tokens_of(forward: ForwardIndex, documents: np.ndarray) -> np.ndarray:
     """Return (tokens,) int64 ascending: the distinct tokens of the documents."""
-    documents = np.unique(documents).astype(np.int64)
-    lengths = forward.offsets[documents + 1] - forward.offsets[documents]
-    postings = np.arange(lengths.sum()) + np.repeat(forward.offsets[documents] - offsets_of(lengths)[:-1], lengths)
     used = np.zeros(forward.vocabulary_size, np.bool_)
-    used[forward.tokens[postings]] = True
+    used[Ragged(forward.offsets, forward.tokens).take(np.unique(documents).astype(np.int64)).values] = True
     return np.flatnonzero(used)

@@ -77,8 +77,12 @@ def per_query_token(scores: np.ndarray, queries: Ragged, candidates: Ragged) -> 
 
 def distinct_tokens(queries: Ragged) -> tuple[Ragged, np.ndarray]:
     """Return the distinct tokens of each query, in order of first occurrence, and how often each occurs in it."""
-    lengths, tokens, repeats = _distinct_tokens(*queries)
-    return Ragged(offsets_of(lengths), tokens), repeats
+    rows, tokens = queries.row_numbers(), queries.values.astype(np.int64)
+    keys = rows * (tokens.max(initial=0) - tokens.min(initial=0) + 1) + tokens  # another one for each row and token
+    _, first, repeats = np.unique(keys, return_index=True, return_counts=True)
+    order = np.argsort(first)
+    first = first[order]
+    return Ragged(offsets_of(np.bincount(rows[first], minlength=queries.rows)), tokens[first]), repeats[order]
 
 
 def translation_sums(
@@ -96,25 +100,6 @@ def translation_sums(
         starts, min(tokens.rows, PARTS_PER_THREAD * get_num_threads()),
     )  # fmt: skip
     return starts, sums
-
-
-@njit(cache=True, nogil=True)
-def _distinct_tokens(offsets, tokens):  # type: ignore[no-untyped-def]
-    lengths = np.zeros(len(offsets) - 1, np.int64)
-    distinct, repeats = np.empty(len(tokens), np.int64), np.zeros(len(tokens), np.int64)
-    start = end = 0
-    for row in range(len(lengths)):
-        for token in tokens[offsets[row] : offsets[row + 1]]:
-            i = start
-            while i < end and distinct[i] != token:
-                i += 1
-            if i == end:
-                distinct[i] = token
-                end += 1
-            repeats[i] += 1
-        lengths[row] = end - start
-        start = end
-    return lengths, distinct[:end].copy(), repeats[:end].copy()
 
 
 @njit(cache=True, nogil=True, parallel=True, fastmath={"contract"})

@@ -71,3 +71,10 @@ def test_concatenated_parts_are_their_rows_in_order(parts: list[Rows]) -> None:
     joined = concatenated([ragged(rows, np.int32) for rows in parts])
     assert as_lists(joined) == [row for rows in parts for row in rows]
     assert joined.values.dtype == np.int32
+
+
+@given(rows=lists_of_rows.filter(len), data=st.data())
+def test_take_returns_rows_in_any_order_and_again(rows: Rows, data: st.DataObject) -> None:
+    chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=9))
+    taken = ragged(rows, np.int32).take(np.array(chosen, np.int64))
+    assert as_lists(taken) == [rows[row] for row in chosen] and taken.offsets.dtype == np.int64
