@@ -46,14 +46,9 @@ class Measurement(NamedTuple):
         return dict(zip(self.queries, self.values.mean(axis=0).tolist(), strict=True))
 
     @property
-    def seed_means(self) -> list[float]:
-        """The mean over the queries, for each seed."""
-        return [float(np.mean(row)) for row in self.values]
-
-    @property
     def mean(self) -> float:
-        """The value in the results table."""
-        return float(np.mean(self.seed_means))
+        """The value in the results table: the mean over the queries, then over the seeds."""
+        return float(np.mean([np.mean(of_seed) for of_seed in self.values]))
 
 
 def ranking_name(query_set: str, alone: bool) -> str:

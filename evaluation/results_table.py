@@ -129,7 +129,6 @@ class Table(NamedTuple):
 class PaperFigures(NamedTuple):
     """What the paper printed for one data set."""
 
-    source: str
     rows: Mapping[str, Mapping[str, str]]  # ranker -> query set or "time" -> as printed
     notes: list[str]
 
@@ -145,7 +144,7 @@ def paper_figures(path: Path, data: str) -> PaperFigures | None:
         return None
     source, notes = content["source"], content["notes"].items()
     of_data = [f"{source}, {key.split('/')[1]}: {text}" for key, text in notes if key.startswith(data + "/")]
-    return PaperFigures(source, content[data], of_data)
+    return PaperFigures(content[data], [f'"in the paper": as printed by {source}, on their machines', *of_data])
 
 
 def build_table(
@@ -194,9 +193,7 @@ def _notes(results: Sequence[Result], outcomes: Sequence[Outcome], paper: PaperF
         notes.append(f"{mark} significant difference (paired two-sided t-test), tested: {'; '.join(pairs)}")
     if any(result.seeds > 1 for result in results):
         notes.append("± standard deviation over the seeds; figures and tests use each query's mean over the seeds")
-    if paper:
-        notes += [f'"in the paper": as printed by {paper.source}, on their machines', *paper.notes]
-    return notes
+    return notes + (paper.notes if paper else [])
 
 
 def _time(milliseconds: float) -> str:
