@@ -33,7 +33,7 @@ from datamodules.candidates.candidate_sets import (
     sample_negatives,
     write_candidates,
 )
-from datamodules.candidates.dense import FLAG, DenseEncoder, build_dense_index, retrieve_dense
+from datamodules.candidates.dense import FLAG, build_dense_index, load_dense_encoder, retrieve_dense
 from datamodules.text.analysis import LOOKUP, SPACY_FIELDS, WORD_PIECES, AnalysisSettings, analyser_identity
 from datamodules.text.collection import TABLE, Collection
 from datamodules.text.fields import Field, build_fields, tokenise_queries
@@ -152,6 +152,10 @@ class Preparation:
     def collection(self) -> Collection:
         return Collection(self.texts / "collection")
 
+    @property
+    def _documents(self) -> Path:
+        return self.texts / "collection" / TABLE
+
     @cached_property
     def query_sets(self) -> dict[str, QuerySet]:
         names = json.loads((self.texts / "query_sets.json").read_text())
@@ -182,17 +186,13 @@ class Preparation:
         arrays = (map_array(folder / f"{queries.name}.{part}.npy") for part in ("offsets", "tokens"))
         return queries.select(Ragged(*arrays))
 
+    @cache  # noqa: B019
     def field_folder(self, name: str) -> Path:
         """Return the folder of a field, which all fields of one analyser share."""
-        return self._fields_folder(SPACY_FIELDS if name in SPACY_FIELDS else (name,))
-
-    @cache  # noqa: B019
-    def _fields_folder(self, fields: tuple[str, ...]) -> Path:
-        analysis = self.settings.analysis
-        documents = self.texts / "collection" / TABLE
+        fields, analysis = SPACY_FIELDS if name in SPACY_FIELDS else (name,), self.settings.analysis
 
         def build(folder: Path) -> None:
-            build_fields(documents, len(self.collection), fields, analysis, self.settings.worker_count, folder)
+            build_fields(self._documents, len(self.collection), fields, analysis, self.settings.worker_count, folder)
             tokenise_queries(self.query_sets.values(), {name: Field(folder / name) for name in fields}, analysis)
 
         label = {SPACY_FIELDS: "words and lemmas", (WORD_PIECES,): "word pieces"}.get(fields, fields[0])
@@ -254,19 +254,20 @@ class Preparation:
     @cached_property
     def _dense_folder(self) -> Path:
         settings = self.settings
+        name, pieces = settings.dense_encoder, settings.dense_pieces
+        if settings.max_doc_tokens is not None:
+            pieces = min(pieces, settings.max_doc_tokens + 2)  # [CLS] and [SEP]
 
         def build(folder: Path) -> None:
-            build_dense_index(self._dense_encoder, self.field(WORD_PIECES).sequences, folder)
+            build_dense_index(load_dense_encoder(name, pieces), self._documents, len(self.collection), folder)
 
         return self._step(
-            "dense", "vectors of the documents", build, DENSE_CODE, tokens=self.field_folder(WORD_PIECES).name,
-            encoder=encoder_identity(FLAG, settings.dense_encoder), pieces=settings.dense_pieces,
-        )  # fmt: skip
+            "dense", "vectors of the documents", build, DENSE_CODE, encoder=encoder_identity(FLAG, name), pieces=pieces
+        )
 
     @cached_property
-    def _dense_encoder(self) -> DenseEncoder:
-        settings = self.settings
-        return DenseEncoder(settings.dense_encoder, settings.dense_pieces, self.field(WORD_PIECES).vocabulary())
+    def _dense_encoder(self) -> Any:
+        return load_dense_encoder(self.settings.dense_encoder, self.settings.dense_pieces)
 
     def free_encoder(self) -> None:
         """Free the memory of the dense encoder; it is loaded again when it is needed."""
@@ -279,12 +280,14 @@ class Preparation:
     def _retrieve(self, first_stage: str, bm25: BM25Parameters, query_set: str, depth: int) -> dict[str, CandidateSet]:
         """Retrieve by BM25, and unless it is the first stage, by vectors and by both."""
         settings, id_order = self.settings, np.asarray(self.collection.id_order)
-        index, tokens = RetrievalIndex.load(self.index_folder(bm25)), self.query_tokens
-        queries = tokens(query_set, settings.first_stage_field)
-        retrieved = {BM25: retrieve(index, queries, query_set, depth, settings.worker_count, id_order)}
+        index, tokens = (
+            RetrievalIndex.load(self.index_folder(bm25)),
+            self.query_tokens(query_set, settings.first_stage_field),
+        )
+        retrieved = {BM25: retrieve(index, tokens, query_set, depth, settings.worker_count, id_order)}
         if first_stage != BM25:
-            queries = tokens(query_set, WORD_PIECES)
-            retrieved[DENSE] = retrieve_dense(self._dense_folder, self._dense_encoder, queries, query_set, depth)
+            texts, dense = self.query_set(query_set).texts, self._dense_folder
+            retrieved[DENSE] = retrieve_dense(dense, self._dense_encoder, texts, query_set, depth)
             both = [candidate_set.candidates for candidate_set in retrieved.values()]
             retrieved[HYBRID] = CandidateSet(*reciprocal_rank_fusion(both, depth, len(self.collection), id_order))
         return retrieved

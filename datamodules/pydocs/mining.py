@@ -15,6 +15,9 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from packaging.utils import NormalizedName, canonicalize_name
+from packaging.version import Version
+
 from datamodules.pydocs.docstring_text import split_docstring
 from datamodules.worker_pool import in_order
 from lexical.errors import UserError
@@ -99,12 +102,12 @@ def installed_sources(
         raise UserError(f"The embedded data needs {requirements}, which cannot be read ({error.strerror}).") from error
     pin = re.compile(r"\s*([\w.-]+)\s*(?:\[[^\]]*\])?\s*==\s*([^\s;#]+)")
     matches = (pin.match(line) for line in lines)
-    pins = {_normalised(match[1]): _public_version(match[2]) for match in matches if match}
+    pins = {canonicalize_name(match[1]): Version(match[2]).public for match in matches if match}
     return [_installed_source(name, folder, pins, requirements) for name, folder in packages.items()]
 
 
-def _installed_source(name: str, folder: str, pins: dict[str, str], requirements: Path) -> InstalledSource:
-    pin = pins.get(_normalised(name))
+def _installed_source(name: str, folder: str, pins: Mapping[NormalizedName, str], requirements: Path) -> InstalledSource:
+    pin = pins.get(canonicalize_name(name))
     if pin is None:
         raise UserError(f"{requirements} must pin {name}==VERSION: the embedded data is mined from it.")
     advice = f"The embedded data needs {name}=={pin}; run: pip install -r {requirements}"
@@ -112,7 +115,7 @@ def _installed_source(name: str, folder: str, pins: dict[str, str], requirements
         distribution = importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError as error:
         raise UserError(f"{name} is not installed. {advice}") from error
-    version = _public_version(distribution.version)
+    version = Version(distribution.version).public  # 2.13.0+cpu and 2.13.0 have the same docstrings
     if version != pin:
         raise UserError(f"{name} is installed as {version}. {advice}")
     root = Path(str(distribution.locate_file(folder)))
@@ -122,16 +125,6 @@ def _installed_source(name: str, folder: str, pins: dict[str, str], requirements
     if not python_files or not all((root / path).is_file() for path in python_files):
         raise UserError(f"{name} {version} in {root} is incomplete. {advice} --force-reinstall")
     return InstalledSource(name, folder, version, _licence(distribution), root, python_files)
-
-
-def _normalised(name: str) -> str:
-    """Normalise as PEP 503 does: `Huggingface_Hub` and `huggingface-hub` are the same package."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _public_version(version: str) -> str:
-    """Drop the local part of PEP 440: `2.13.0+cpu` and `2.13.0` have the same docstrings."""
-    return version.partition("+")[0]
 
 
 def _licence(distribution: importlib.metadata.Distribution) -> str:

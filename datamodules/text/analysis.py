@@ -18,7 +18,7 @@ import hashlib
 import importlib.metadata
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -41,14 +41,6 @@ class FieldTokens(NamedTuple):
     vocabulary: list[str] | None  # local id -> token; None: ids are those of a fixed vocabulary
     tokens: np.ndarray  # (tokens,) int32 ids, text after text
     lengths: np.ndarray  # (texts,) int64
-
-
-class Analyser(Protocol):
-    def analyse(self, texts: list[str]) -> dict[str, FieldTokens]: ...
-
-    def spans(self, text: str, field: str) -> list[TokenSpan]:
-        """Return the tokens of `analyse` in one field with their positions in the text, to highlight them."""
-        ...
 
 
 class AnalysisSettings(NamedTuple):
@@ -127,6 +119,7 @@ class SpacyAnalyser:
         return {field: _field_tokens(strings[field], inverse, owners, len(texts)) for field in SPACY_FIELDS}
 
     def spans(self, text: str, field: str) -> list[TokenSpan]:
+        """Return the tokens of `analyse` in one field with their positions in the text, to highlight them."""
         from spacy.attrs import IDX, LENGTH
 
         from lexical.evidence import TokenSpan
@@ -186,6 +179,9 @@ class WordPieceAnalyser:
 
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         return [TokenSpan(token, *span) for token, span in zip(encoding.tokens, encoding.offsets, strict=True)]
+
+
+Analyser = SpacyAnalyser | WordPieceAnalyser
 
 
 def load_tokenizer(name: str) -> Any:

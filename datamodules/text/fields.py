@@ -63,8 +63,7 @@ def build_fields(
         for field, writer in writers.items():
             writer.append(_cut(tokens[field], settings.max_doc_tokens))
     for field, writer in writers.items():
-        analyser = analyser_of(field, settings) if field == WORD_PIECES else None
-        writer.finish(analyser.vocabulary if isinstance(analyser, WordPieceAnalyser) else None)
+        writer.finish(WordPieceAnalyser(settings.tokenizer).vocabulary if field == WORD_PIECES else None)
 
 
 def tokenise_queries(query_sets: Iterable[QuerySet], fields: dict[str, Field], settings: AnalysisSettings) -> None:
@@ -154,12 +153,9 @@ class _FieldWriter:
             vocabulary = fixed_vocabulary
             provisional.rename(final)
         else:
-            by_text = sorted(self._ids)
-            ids = np.array([self._ids[token] for token in by_text], np.int64)
-            order = np.argsort(-self._counts[ids], kind="stable")
-            vocabulary = [by_text[i] for i in order]
+            vocabulary = sorted(sorted(self._ids), key=lambda token: -self._counts[self._ids[token]])
             final_ids = np.empty(len(vocabulary), np.int32)
-            final_ids[ids[order]] = np.arange(len(vocabulary), dtype=np.int32)
+            final_ids[[self._ids[token] for token in vocabulary]] = np.arange(len(vocabulary))
             with ArrayWriter(final, np.int32) as writer:
                 for block in read_blocks(provisional):
                     writer.append(final_ids[block])

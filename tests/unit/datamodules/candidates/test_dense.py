@@ -1,24 +1,27 @@
-"""The dense first stage: vectors as sentence-transformers makes them, exact and inverted search, fusion by rank."""
+"""The dense first stage: vectors of texts, exact and inverted search, fusion by rank."""
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoModel
 
 from datamodules import Folder
 from datamodules.candidates.candidate_sets import recall
-from datamodules.candidates.dense import DenseEncoder, build_dense_index, retrieve_dense
+from datamodules.candidates.dense import build_dense_index, encode, load_dense_encoder, retrieve_dense
+from datamodules.text.analysis import load_tokenizer
+from datamodules.text.collection import TABLE, read_texts
 from lexical.encoders import PACKAGED, packaged_encoder
 from lexical.errors import UserError
 from lexical.index.ragged import Ragged, ragged
 from lexical.ranking.fusion import reciprocal_rank_fusion
-from tests.fixtures.tiny_bert import write_tiny_bert
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -29,57 +32,52 @@ def data(small_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Folder
 
 
 @pytest.fixture(scope="module")
-def encoder(data: Folder) -> DenseEncoder:
-    return DenseEncoder(PACKAGED, 128, data.prepared.field("bwps").vocabulary())
+def encoder() -> Any:
+    return load_dense_encoder(PACKAGED, 128)
 
 
-def some_texts(data: Folder) -> tuple[Ragged, ...]:
-    """120 documents and 10 queries."""
-    documents, queries = data.prepared.field("bwps").sequences, data.prepared.query_tokens("test", "bwps")
-    return ragged([documents.row(i) for i in range(120)], np.int32), ragged(
-        [queries.row(i) for i in range(10)], np.int32
-    )
+def documents_of(data: Folder) -> Path:
+    return data.prepared.texts / "collection" / TABLE
 
 
-def test_vectors_are_those_of_sentence_transformers(data: Folder, encoder: DenseEncoder) -> None:
-    from sentence_transformers import SentenceTransformer
+def test_vectors_are_means_over_the_prepared_word_pieces(data: Folder, encoder: Any) -> None:
+    """[CLS], the pieces of the text, [SEP]: through the encoder alone, without sentence-transformers."""
+    texts = [*read_texts(documents_of(data), 0, 20), "what is a [SEP] in a text?"]
+    tokenizer, model = load_tokenizer(PACKAGED), AutoModel.from_pretrained(str(packaged_encoder())).eval()
+    expected = []
+    for text in texts:
+        pieces = tokenizer.encode(text, add_special_tokens=False).ids[:126]
+        with torch.inference_mode():
+            mean = model(torch.tensor([[101, *pieces, 102]])).last_hidden_state[0].mean(dim=0)
+        expected.append((mean / mean.norm()).numpy())
+    np.testing.assert_allclose(encode(encoder, texts), expected, atol=1e-5)
 
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    reference = SentenceTransformer(str(packaged_encoder()), device="cpu")
-    reference.max_seq_length = 128
-    texts = [data.prepared.collection.text(i) for i in range(20)]
-    ours = encoder.encode(data.prepared.field("bwps").sequences, 0, 20)
-    np.testing.assert_allclose(ours, reference.encode(texts, normalize_embeddings=True), atol=1e-5)
 
-
-def test_the_index_finds_what_a_product_of_all_vectors_finds(
-    data: Folder, encoder: DenseEncoder, tmp_path: Path
-) -> None:
-    documents, queries = some_texts(data)
-    build_dense_index(encoder, documents, tmp_path)
+def test_the_index_finds_what_a_product_of_all_vectors_finds(data: Folder, encoder: Any, tmp_path: Path) -> None:
+    documents, queries = documents_of(data), data.query_set("test").texts[:10]
+    build_dense_index(encoder, documents, 120, tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["index.faiss"]
     found = retrieve_dense(tmp_path, encoder, queries, "test", 10)
-    every = encoder.encode(queries, 0, queries.rows) @ encoder.encode(documents, 0, documents.rows).T
+    every = encode(encoder, queries) @ encode(encoder, read_texts(documents, 0, 120)).T
     expected = np.sort(every, axis=1)[:, ::-1][:, :10]
     np.testing.assert_allclose(found.scores.reshape(-1, 10), expected, atol=1e-5)
-    rows = np.repeat(np.arange(queries.rows), 10)
+    rows = np.repeat(np.arange(10), 10)
     np.testing.assert_allclose(every[rows, found.candidates.values], found.scores, atol=1e-5)
 
 
-def test_a_large_collection_gets_an_inverted_file(data: Folder, encoder: DenseEncoder, tmp_path: Path) -> None:
-    documents, queries = some_texts(data)
-    build_dense_index(encoder, documents, tmp_path, max_exact=100)
+def test_a_large_collection_gets_an_inverted_file(data: Folder, encoder: Any, tmp_path: Path) -> None:
+    documents, queries = documents_of(data), data.query_set("test").texts[:10]
+    build_dense_index(encoder, documents, 120, tmp_path, max_exact=100)
     found = retrieve_dense(tmp_path, encoder, queries, "test", 10)  # all of the 43 lists are searched
-    every = encoder.encode(queries, 0, queries.rows) @ encoder.encode(documents, 0, documents.rows).T
+    every = encode(encoder, queries) @ encode(encoder, read_texts(documents, 0, 120)).T
     best = np.argsort(-every, axis=1)[:, :10]
-    shared = [len(set(found.candidates.row(i)) & set(best[i])) for i in range(queries.rows)]
+    shared = [len(set(found.candidates.row(i)) & set(best[i])) for i in range(10)]
     assert np.mean(shared) > 9
 
 
-def test_an_empty_query_has_no_dense_candidates(data: Folder, encoder: DenseEncoder, tmp_path: Path) -> None:
-    build_dense_index(encoder, ragged([[1037], [2204, 2338], []], np.int32), tmp_path)
-    found = retrieve_dense(tmp_path, encoder, ragged([[], [2338]], np.int32), "test", 10)
-    assert found.candidates.lengths().tolist() == [0, 3]
+def test_an_empty_query_has_no_dense_candidates(data: Folder, encoder: Any, tmp_path: Path) -> None:
+    build_dense_index(encoder, documents_of(data), 3, tmp_path)
+    assert retrieve_dense(tmp_path, encoder, [" ", "dog"], "test", 10).candidates.lengths().tolist() == [0, 3]
 
 
 def test_hybrid_candidates_are_cached_with_the_recall_of_each(data: Folder, capfd: pytest.CaptureFixture[str]) -> None:
@@ -119,9 +117,6 @@ def test_rank_fusion_is_the_plain_sum(draw: st.DataObject) -> None:
         np.testing.assert_allclose(mine, [plain[document] for document in best], rtol=1e-6)
 
 
-def test_an_encoder_of_other_word_pieces_is_refused(data: Folder, tmp_path: Path) -> None:
-    write_tiny_bert(tmp_path, pieces=50)
-    with pytest.raises(UserError, match="has 50 word pieces and the data 30,522"):
-        DenseEncoder(str(tmp_path), 128, data.prepared.field("bwps").vocabulary())
+def test_an_encoder_that_is_nowhere_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="could not be fetched"):
-        DenseEncoder(str(tmp_path / "nowhere"), 128, data.prepared.field("bwps").vocabulary())
+        load_dense_encoder(str(tmp_path / "nowhere"), 128)
