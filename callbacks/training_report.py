@@ -77,7 +77,8 @@ class TrainingMonitor(L.Callback):
         self._since = (trainer.global_step, time.perf_counter())  # its time is not the training's
 
     def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
-        if (trainer.global_step + 1) % _log_interval(trainer) == 0:
+        every = max(1, trainer.log_every_n_steps)  # type: ignore[attr-defined]
+        if (trainer.global_step + 1) % every == 0:
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
             norm = math.sqrt(sum(squared_norm(weight.grad) for weight in weights if weight.grad is not None))
             pl_module.log("train/gradient_norm", norm, on_step=True, on_epoch=False, batch_size=1)
@@ -86,7 +87,8 @@ class TrainingMonitor(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, _outputs: Any, batch: Any, _batch_idx: int
     ) -> None:
         steps, then = self._since
-        if trainer.global_step == steps or trainer.global_step % _log_interval(trainer):
+        every = max(1, trainer.log_every_n_steps)  # type: ignore[attr-defined]
+        if trainer.global_step == steps or trainer.global_step % every:
             return
         now = time.perf_counter()
         pairs = (trainer.global_step - steps) * getattr(pl_module, "batch_size", 1)
@@ -95,10 +97,6 @@ class TrainingMonitor(L.Callback):
         if (padding := getattr(batch, "padding", None)) is not None:
             values["train/padding"] = padding
         pl_module.log_dict(values, on_step=True, on_epoch=False, batch_size=1)
-
-
-def _log_interval(trainer: L.Trainer) -> int:
-    return max(1, int(getattr(trainer, "log_every_n_steps", 1)))
 
 
 def squared_norm(gradient: Tensor) -> float:

@@ -11,7 +11,7 @@ from lexical.batches import DevelopmentBatch, RankingBatch
 from lexical.bm25 import BM25Parameters, Trial, normalised_bm25, search_space, tune
 from lexical.errors import require
 from lexical.evidence import Evidence, bm25_evidence
-from lightning_modules.ranker import Ranker
+from lightning_modules.ranker import Ranker, require_settings
 
 
 class BM25(Ranker):
@@ -37,7 +37,7 @@ class BM25(Ranker):
     ) -> None:
         super().__init__(field, fused, rerank_depth)
         require(k1 is None or 0 <= k1 < math.inf, "--model.k1", k1, "0 or more")
-        require(b is None or 0 <= b <= 1, "--model.b", b, "between 0 and 1")
+        require_settings("between 0 and 1", b=b)
         self.given = (k1, b)
         self.parameters_found = None if k1 is None or b is None else BM25Parameters(k1, b)
 

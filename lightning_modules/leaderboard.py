@@ -9,17 +9,17 @@ The rankers are trained by themselves and stay in their own folders: the checkpo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from lexical.batches import DataNeeds, FusionBatch, JointBatch, RankingBatch
+from lexical.batches import DataNeeds, FusionBatch, JointBatch
 from lexical.errors import UserError, require
 from lexical.ranking.fusion import fuse, learn_weights
 from lexical.ranking.order import RankedTask, top_candidates, two_stage_scores
 from lexical.terminal import say
-from lightning_modules.ranker import Ranker
+from lightning_modules.ranker import Ranker, require_settings
 from lightning_modules.trained import dependency_folder, load_ranker
 
 FIRST, SECOND = "first_weights", "second_weights"
@@ -61,9 +61,9 @@ class LeaderboardTraditional(Ranker):
         """Load the rankers, which lie beside the folder `run`."""
         if not self.rankers:
             self.rankers = tuple(load_ranker(dependency_folder(name, run)) for name in self.dependencies)
-        if nested := [name for name, ranker in zip(self.dependencies, self.rankers, strict=True) if ranker.dependencies
-                      and isinstance(ranker, LeaderboardTraditional)]:  # fmt: skip
-            raise UserError(f"--model.parts: {nested[0]} is itself a combination of rankers; name those")
+        for name, ranker in zip(self.dependencies, self.rankers, strict=True):
+            if isinstance(ranker, LeaderboardTraditional):
+                raise UserError(f"--model.parts: {name} is itself a combination of rankers; name those")
 
     @property
     def parts(self) -> Sequence[Ranker]:
@@ -142,7 +142,7 @@ class Leaderboard(LeaderboardTraditional):
         self, parts: list[str], reranker: str = "bert_model1_full", reranked: int = 100, rerank_depth: int = 1000
     ) -> None:
         super().__init__(parts, rerank_depth)
-        require(reranked >= 1, "--model.reranked", reranked, "1 or more")
+        require_settings("1 or more", reranked=reranked)
         require(reranker not in parts, "--model.reranker", reranker, "none of the parts of the first fusion")
         self.reranker_name, self.reranked = reranker, reranked
 
@@ -179,7 +179,7 @@ class Leaderboard(LeaderboardTraditional):
         features, chosen = [], []
         for joint in batch.batches:
             first, best = self.first_stage(joint)
-            features.append(np.stack([first[best], self.second_scores(joint, best, self.reranker.score)]))
+            features.append(np.stack([first[best], self.second_scores(joint, best)]))
             chosen.append(best)
         reranked = np.concatenate(chosen)
         # the documents behind cannot change the best weights: they stay below, whatever the weights
@@ -192,22 +192,16 @@ class Leaderboard(LeaderboardTraditional):
         first = super().score(batch)
         return first, top_candidates(batch.candidates, first, batch.id_order, self.reranked)
 
-    def second_scores(
-        self, batch: JointBatch, chosen: np.ndarray, score: Callable[[RankingBatch], np.ndarray]
-    ) -> np.ndarray:
-        """Return (chosen pairs,) scores of the second ranker, on the device of this one."""
+    def second_scores(self, batch: JointBatch, chosen: np.ndarray) -> np.ndarray:
+        """Return (chosen pairs,) scores of the second ranker, on the device of this one; processes share the work."""
         self.reranker.to(self.device)
         ranking = batch.fields[self.reranker.field]
-        return score(ranking._replace(candidates=ranking.candidates.select(chosen)))
+        scores: np.ndarray = self.reranker.score_together(
+            ranking._replace(candidates=ranking.candidates.select(chosen))
+        )
+        return scores
 
     def score(self, batch: JointBatch) -> np.ndarray:  # type: ignore[override]
-        return self._row(batch, self.reranker.score)
-
-    def score_together(self, batch: JointBatch) -> np.ndarray:
-        """Share the second ranker's work; the rest is quick, and every process does it by itself."""
-        return self._row(batch, self.reranker.score_together)
-
-    def _row(self, batch: JointBatch, score: Callable[[RankingBatch], np.ndarray]) -> np.ndarray:
         first, chosen = self.first_stage(batch)
-        fused = fuse(np.stack([first[chosen], self.second_scores(batch, chosen, score)]), self.weights(SECOND))
+        fused = fuse(np.stack([first[chosen], self.second_scores(batch, chosen)]), self.weights(SECOND))
         return two_stage_scores(batch.candidates, first, chosen, fused, batch.id_order)

@@ -40,9 +40,7 @@ ROWS = (
     Row("bert_cedr_knrm", "BERT-CEDR-KNRM", BASELINES, "bert", 3, slow=True),
     Row("bert_cedr_drmm", "BERT-CEDR-DRMM", BASELINES, "bert", 3, slow=True),
     Row("bert_cedr_pacrr", "BERT-CEDR-PACRR", BASELINES, "bert", 3, slow=True),
-    Row(
-        "model1_embed", "BM25 (lemm) + Model1 (embeddings)", OURS, "model1", 4
-    ),  # Zuccon et al.; not in the paper's table
+    Row("model1_embed", "BM25 (lemm) + Model1 (embeddings)", OURS, "model1", 4),  # Zuccon et al., not the paper's
     Row("model1_word", "BM25 (lemm) + Model1 (word)", OURS, "model1", 4),
     Row("model1_bwps", "BM25 (lemm) + Model1 (bwps)", OURS, "model1", 4),
     Row("nn_model1_cosine", "BM25 (lemm) + NN-Model1 (cosine)", OURS, "neural_model1", 5),  # the paper has no figure

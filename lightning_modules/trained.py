@@ -31,10 +31,9 @@ def load_ranker(run: str | Path, settings: dict[str, Any] | None = None) -> Rank
     if not path.is_file():
         raise UserError(f"{run} has no trained ranker ({CHECKPOINT})")
     try:
-        class_path = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["ranker"]
-        ranker_class = import_class(class_path, str(path))
+        ranker_class = _class_of(path)
         if not issubclass(ranker_class, Ranker):
-            raise TypeError(f"{class_path} is not a ranker")
+            raise TypeError(f"{ranker_class} is not a ranker")
         return ranker_class.load_from_checkpoint(path, map_location="cpu", weights_only=True, **(settings or {})).eval()
     except Exception as error:  # damaged, hostile or of another version: not trusted
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -48,19 +47,17 @@ def dependency_folder(name: str, run: str | Path) -> Path:
     """
     beside = Path(run).parent.parent / name
     candidates = [Path(name).expanduser()] if "/" in name else [beside / Path(run).name, beside / "seed-1"]
-    for candidate in candidates[:1] if _has_seeds(candidates[-1]) else candidates:
-        if (candidate / CHECKPOINT).is_file():
+    for candidate in candidates:
+        path = candidate / CHECKPOINT
+        # another seed's run is no substitute for a ranker that draws something at random
+        if path.is_file() and (candidate == candidates[0] or not getattr(_class_of(path), "has_seeds", True)):
             return candidate
     raise UserError(f"{candidates[0]} has no trained ranker: train {name} first")
 
 
-def _has_seeds(run: Path) -> bool:
-    """Return whether the ranker in the folder draws something at random; then another seed's run is no substitute."""
-    path = run / CHECKPOINT
-    if not path.is_file():
-        return False
-    class_path = torch.load(path, map_location="cpu", weights_only=True, mmap=True).get("ranker", "")
-    return bool(getattr(import_class(class_path, str(path)), "has_seeds", True))
+def _class_of(checkpoint: Path) -> type:
+    saved = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+    return import_class(saved.get("ranker", ""), str(checkpoint))
 
 
 def import_class(class_path: str, where: str) -> type:

@@ -333,9 +333,9 @@ class BertRanker(NeuralRanker):
         return scores
 
     def score_together(self, batch: RankingBatch) -> np.ndarray:
-        """Score with all processes, each a share; every process gets all scores."""
-        trainer = self.trainer
-        if trainer.world_size == 1:
+        """Score with all processes of the trainer, if there is one, each a share; every process gets all scores."""
+        trainer = self._trainer
+        if trainer is None or trainer.world_size == 1:
             return self.score(batch)
         share = torch.from_numpy(self.score(batch, trainer.global_rank, trainer.world_size)).to(self.device)
         whole: Any = trainer.strategy.reduce(share, reduce_op="sum")

@@ -25,6 +25,7 @@ from lexical.model1.table import Translations
 from lexical.model1.tuning import THRESHOLDS
 from lexical.terminal import say
 from lightning_modules.model1.translation_ranker import ChosenTable, TranslationRanker, describe_settings
+from lightning_modules.ranker import require_settings
 
 LOG_STEPS_PER_FIELD = 1000  # trials of different fields are logged at different steps
 
@@ -64,10 +65,8 @@ class Model1(TranslationRanker):
     ) -> None:
         require(len(fields) > 0, "--model.fields", fields, "one field or more")
         super().__init__(fields[0], threshold, p_self, smoothing, fused, rerank_depth)
-        require(iterations >= 1, "--model.iterations", iterations, "1 or more")
+        require_settings("1 or more", iterations=iterations, vocabulary=vocabulary, min_documents=min_documents)
         require(0 <= chunk <= 1000, "--model.chunk", chunk, "from 0 (whole documents) to 1000")
-        require(min_documents >= 1, "--model.min_documents", min_documents, "1 or more")
-        require(vocabulary >= 1, "--model.vocabulary", vocabulary, "1 or more")
         self.fields, self.iterations = tuple(dict.fromkeys(fields)), iterations
         self.bitext = BitextOptions(chunk, symmetric, vocabulary=vocabulary, min_documents=min_documents)
         self.em: dict[str, Model1EM] = {}
@@ -170,17 +169,12 @@ def _merged_over_ranks(counts: PairCounts) -> PairCounts:
 
 
 def _broadcast(counts: PairCounts, rank: int) -> PairCounts:
-    sizes = torch.tensor([len(counts.values)])
-    dist.broadcast(sizes, rank)
-    mine = dist.get_rank() == rank
-    arrays = []
-    for array, length in (
-        (counts.pairs.offsets, len(counts.pairs.offsets)),
-        (counts.pairs.values, int(sizes[0])),
-        (counts.values, int(sizes[0])),
-        (counts.null, len(counts.null)),
-    ):
-        received = torch.from_numpy(array.copy() if mine else np.empty(length, array.dtype))
-        dist.broadcast(received, rank)
-        arrays.append(received.numpy())
-    return PairCounts(Ragged(arrays[0], arrays[1]), arrays[2], arrays[3])
+    arrays = [*counts.pairs, counts.values, counts.null]
+    lengths = torch.tensor([len(array) for array in arrays])
+    dist.broadcast(lengths, rank)
+    if dist.get_rank() != rank:
+        arrays = [np.empty(length, array.dtype) for array, length in zip(arrays, lengths.tolist(), strict=True)]
+    for array in arrays:
+        dist.broadcast(torch.from_numpy(array), rank)
+    offsets, targets, values, null = arrays
+    return PairCounts(Ragged(offsets, targets), values, null)

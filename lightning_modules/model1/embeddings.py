@@ -8,10 +8,11 @@ from typing import Any
 
 from lexical.batches import DevelopmentBatch
 from lexical.encoders import PACKAGED, packaged_encoder
-from lexical.errors import UserError, require
+from lexical.errors import UserError
 from lexical.model1.embedding_table import TokenVectors, encoder_vectors, file_vectors, nearest_translations
 from lexical.terminal import progress_bar, say
 from lightning_modules.model1.translation_ranker import TranslationRanker
+from lightning_modules.ranker import require_settings
 
 
 class Model1Embed(TranslationRanker):
@@ -39,7 +40,7 @@ class Model1Embed(TranslationRanker):
         rerank_depth: int = 1000,
     ) -> None:
         super().__init__(field, 0.0, p_self, smoothing, fused, rerank_depth)
-        require(neighbours >= 1, "--model.neighbours", neighbours, "1 or more")
+        require_settings("1 or more", neighbours=neighbours)
         self.vectors, self.neighbours = vectors, neighbours
 
     def check_inputs(self) -> None:

@@ -31,7 +31,7 @@ from lexical.model1.tuning import (
     tune_table,
 )
 from lexical.terminal import progress_bar
-from lightning_modules.ranker import Ranker, without_nan
+from lightning_modules.ranker import Ranker, require_settings, without_nan
 
 TABLE_FOLDER = "table"  # in the run's folder
 
@@ -70,8 +70,7 @@ class TranslationRanker(Ranker):
         rerank_depth: int,
     ) -> None:
         super().__init__(field, fused, rerank_depth)
-        require(threshold is None or 0 <= threshold < 1, "--model.threshold", threshold, "from 0 to less than 1")
-        require(p_self is None or 0 <= p_self < 1, "--model.p_self", p_self, "from 0 to less than 1")
+        require_settings("from 0 to less than 1", threshold=threshold, p_self=p_self)
         expected = "0, or from 0.000001 to 1"
         require(smoothing is None or smoothing == 0 or 1e-6 <= smoothing <= 1, "--model.smoothing", smoothing, expected)
         self.given = TableGrid(

@@ -9,14 +9,15 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from callbacks.sparse_export import ExportSettings, export_table, is_exported
 from lexical.batches import DevelopmentBatch
-from lexical.errors import UserError, require
+from lexical.errors import UserError
 from lexical.model1.table_files import META, link_table, load_table, read_meta
 from lexical.model1.tuning import TableSettings
 from lexical.terminal import say
 from lightning_modules.model1.translation_ranker import TABLE_FOLDER, ChosenTable, TranslationRanker
-from lightning_modules.neural_model1.export import ExportSettings, export_table, is_exported
 from lightning_modules.neural_model1.ranker import NeuralModel1
+from lightning_modules.ranker import require_settings
 from lightning_modules.trained import dependency_folder, load_ranker
 
 
@@ -46,7 +47,7 @@ class ExportedModel1(TranslationRanker):
         rerank_depth: int = 1000,
     ) -> None:
         super().__init__(field, threshold, None, 0.0, fused, rerank_depth)
-        require(top_k is None or top_k >= 1, "--model.top_k", top_k, "1 or more")
+        require_settings("1 or more", top_k=top_k)
         self.network = network
         self.given_export = {"threshold": threshold, "top_k": top_k, "whole_vocabulary": whole_vocabulary}
         self.table_folder: Path | None = None
@@ -69,7 +70,7 @@ class ExportedModel1(TranslationRanker):
         if not is_exported(network, settings, meta):
             self.table_folder = Path(self.trainer.default_root_dir) / ".table.exported"
             in_collection = self.data.tokens_in_collection(batch.field)
-            report = export_table(network, batch.vocabulary, in_collection, settings, self.table_folder)
+            report = export_table(network, in_collection, settings, self.table_folder)
             say(f"exported: {report}")
         table = load_table(self.table_folder).table
         self.floor = network.floor

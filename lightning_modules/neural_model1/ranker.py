@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from callbacks.sparse_export import ExportSettings, SparseExport
 from lexical.batches import DataNeeds, PairOptions, RankingBatch, ValidationSample
 from lexical.errors import UserError, require
 from lexical.evidence import Evidence, model1_evidence
@@ -27,7 +28,6 @@ from lexical.model1.scorer import FLOOR, model1_scores, per_query_token
 from lexical.model1.table import TranslationTable
 from lexical.terminal import say
 from lightning_modules.model1.embeddings import check_vectors, read_vectors
-from lightning_modules.neural_model1.export import ExportSettings
 from lightning_modules.neural_model1.network import CosineTranslation, TranslationNetwork
 from lightning_modules.neural_model1.row_adamw import RowAdamW
 from lightning_modules.neural_model1.rows import ROWS_TOGETHER, network_rows
@@ -134,8 +134,6 @@ class NeuralModel1(NeuralRanker):
                 self.network.start_as_similarity(self.start)
 
     def configure_callbacks(self) -> Sequence[L.Callback]:
-        from callbacks.sparse_export import SparseExport
-
         exports = [] if self.export is None else [SparseExport(self.export)]
         return [*super().configure_callbacks(), *exports]
 
@@ -196,16 +194,21 @@ class NeuralModel1(NeuralRanker):
                 translation[position] = self.p_self
             yield translation
 
+    def _translations(self, query_tokens: np.ndarray, document_tokens: np.ndarray) -> np.ndarray:
+        """Return (query tokens, document tokens) T(q|d), float32 whatever the training's precision."""
+        values = np.empty((len(query_tokens), len(document_tokens)), np.float32)
+        with torch.autocast(self.device.type, enabled=False):
+            for number, row in enumerate(self.translation_rows(query_tokens, document_tokens)):
+                values[number] = row
+        return values
+
     def score(self, batch: RankingBatch) -> np.ndarray:
         forward, queries, candidates = batch[:3]
         query_tokens = np.unique(queries.values[queries.values >= 0]).astype(np.int64)
         document_tokens = tokens_of(forward, candidates.values)
         lengths = np.zeros(forward.vocabulary_size, np.int64)
         lengths[query_tokens] = len(document_tokens)
-        values = np.empty((len(query_tokens), len(document_tokens)), np.float32)
-        with torch.autocast(self.device.type, enabled=False):  # T is float32, whatever the training's precision
-            for number, row in enumerate(self.translation_rows(query_tokens, document_tokens)):
-                values[number] = row
+        values = self._translations(query_tokens, document_tokens)
         rows = Ragged(offsets_of(lengths), np.tile(document_tokens.astype(np.int32), len(query_tokens)))
         table = TranslationTable(rows, values.ravel())
         scores = model1_scores(table, forward, queries, candidates, 0.0, floor=self.floor)
@@ -217,10 +220,7 @@ class NeuralModel1(NeuralRanker):
             query_tokens, q_row = np.unique(query[query >= 0].astype(np.int64), return_inverse=True)
             document_tokens, d_column = np.unique(document.astype(np.int64), return_inverse=True)
             translation = np.zeros((len(query), len(document)))
-            with torch.autocast(self.device.type, enabled=False):
-                rows = [row.copy() for row in self.translation_rows(query_tokens, document_tokens)]
-            if rows and len(document_tokens):
-                translation[query >= 0] = np.stack(rows)[q_row][:, d_column]
+            translation[query >= 0] = self._translations(query_tokens, document_tokens)[q_row][:, d_column]
             evidence.append(model1_evidence(translation, np.zeros(len(query)), self.floor, len(query)))
         return evidence
 

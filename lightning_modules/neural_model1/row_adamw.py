@@ -59,7 +59,7 @@ class RowAdamW(torch.optim.Optimizer):
             _adamw(*matrices, gradient.to_dense(), step, group)
             return
         rows, gradient = _used_rows(gradient)
-        used = tuple(matrix.index_select(0, rows) for matrix in matrices)
+        used = [matrix.index_select(0, rows) for matrix in matrices]
         _adamw(used[0], used[1], used[2], gradient, step, group)
         for matrix, updated in zip(matrices, used, strict=True):
             matrix.index_copy_(0, rows, updated)
@@ -78,9 +78,6 @@ def _adamw(
 
 def _used_rows(gradient: Tensor) -> tuple[Tensor, Tensor]:
     """Return (rows, gradients of these rows)."""
-    if gradient.is_sparse:
-        gradient = gradient.coalesce()
-        used = gradient.values().ne(0).any(dim=1)  # a token of the batch has no gradient where all margins are kept
-        return gradient.indices()[0][used], gradient.values()[used]
-    rows = gradient.ne(0).any(dim=1).nonzero().squeeze(1)
-    return rows, gradient.index_select(0, rows)
+    sparse = gradient.coalesce() if gradient.is_sparse else gradient.to_sparse(1)
+    used = sparse.values().ne(0).any(dim=1)  # a token of the batch has no gradient where all margins are kept
+    return sparse.indices()[0][used], sparse.values()[used]

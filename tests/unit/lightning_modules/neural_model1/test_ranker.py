@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from callbacks.sparse_export import ExportSettings, export_table
 from lexical.batches import RankingBatch
 from lexical.index.ragged import Ragged, ragged
 from lexical.model1.distinct_pairs import distinct_pairs
 from lexical.model1.table_files import load_table
 from lightning_modules import NeuralModel1, NeuralModel1Cosine
-from lightning_modules.neural_model1.export import ExportSettings, export_table
 from lightning_modules.neural_model1.network import TranslationNetwork
 from tests.fixtures.tiny_collections import TinyCollection, seeded_collection
 
@@ -137,8 +137,7 @@ def test_an_untrained_network_starts_at_the_given_level() -> None:
 def test_exported_rows_equal_the_formula(changes: dict[str, Any], tmp_path: Path) -> None:
     """Every T(q|d) of the table; where T(t|t) is 0 it is one of the values that are dropped."""
     model = model_of(**changes).eval()
-    tokens = [f"w{i}" for i in range(WORDS)]
-    export_table(model, tokens, np.ones(WORDS, bool), ExportSettings(threshold=1e-6), tmp_path / "table")
+    export_table(model, np.ones(WORDS, bool), ExportSettings(threshold=1e-6), tmp_path / "table")
     table = np.zeros((WORDS, WORDS), np.float32)
     rows, probabilities = load_table(tmp_path / "table").table
     table[rows.row_numbers(), rows.values] = probabilities

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from callbacks import sparse_export
+from callbacks.sparse_export import ExportReport, ExportSettings, export_table
 from lexical.errors import UserError
 from lexical.model1.table_files import META, TABLE, VOCABULARY, load_table
 from lightning_modules import NeuralModel1, NeuralModel1Cosine
-from lightning_modules.neural_model1 import export as table_export
-from lightning_modules.neural_model1.export import ExportSettings, export_table
 
 SIZE = 40
 VOCABULARY_WORDS = [f"w{i}" for i in range(SIZE)]
@@ -24,7 +24,7 @@ THRESHOLD = 0.0274  # about 40 % of the untrained network's T(q|d) reach it
 class Exported(NamedTuple):
     table: np.ndarray  # (vocabulary, vocabulary) float32, 0 where there is no entry
     kept: np.ndarray  # (vocabulary, vocabulary) bool
-    report: table_export.ExportReport
+    report: ExportReport
     meta: dict[str, object]
 
 
@@ -42,7 +42,7 @@ def rows_of(model: NeuralModel1, document_tokens: np.ndarray) -> np.ndarray:
 
 
 def export(model: NeuralModel1, options: ExportSettings, folder: Path) -> Exported:
-    report = export_table(model, VOCABULARY_WORDS, PRESENT, options, folder)
+    report = export_table(model, PRESENT, options, folder)
     saved = load_table(folder)
     assert saved.vocabulary == VOCABULARY_WORDS
     table, kept = np.zeros((SIZE, SIZE), np.float32), np.zeros((SIZE, SIZE), bool)
@@ -102,7 +102,7 @@ def test_the_report_by_hand(tmp_path: Path) -> None:
 
 def test_the_description_says_how_the_table_was_made(tmp_path: Path) -> None:
     model = model_of()
-    report = export_table(model, VOCABULARY_WORDS, PRESENT, ExportSettings(THRESHOLD, 7), tmp_path / "t")
+    report = export_table(model, PRESENT, ExportSettings(THRESHOLD, 7), tmp_path / "t")
     meta = json.loads((tmp_path / "t" / META).read_text("utf-8"))
     assert meta["entries"] == report.entries and meta["vocabulary"] == SIZE
     assert (meta["field"], meta["scored_with"]) == ("bwps", {"smoothing": 0.0, "floor": 1e-8})
@@ -123,7 +123,7 @@ def test_a_threshold_of_0_keeps_all(tmp_path: Path) -> None:
 def test_the_number_of_rows_at_once_changes_next_to_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seven at once: 40 rows end with a part."""
     whole = export(model_of(), ExportSettings(0.0), tmp_path / "whole").table
-    monkeypatch.setattr(table_export, "ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(sparse_export, "ROWS_AT_ONCE", 7)
     np.testing.assert_allclose(export(model_of(), ExportSettings(0.0), tmp_path / "parts").table, whole, rtol=1e-5)
 
 
