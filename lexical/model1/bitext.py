@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lexical.index.forward_index import ForwardIndex
-from lexical.index.ragged import Ragged, concatenated, offsets_of
+from lexical.index.ragged import Ragged, concatenated
 
 CHUNK = 1.5  # tokens of a chunk for each query token
 LENGTH_RATIO = 9.0  # largest longer side / shorter side
@@ -90,10 +90,8 @@ def make_bitext(
     query, documents = query[has_words], _only(kept, documents.take(relevant.values[has_words]))
     chunk_lengths = documents.lengths() if options.chunk <= 0 else np.ceil(options.chunk * queries.lengths()[query])
     chunk_lengths = np.maximum(1, chunk_lengths.astype(np.int64))
-    counts = -(-documents.lengths() // chunk_lengths)
-    document = np.repeat(np.arange(documents.rows), counts)  # (chunks,)
-    number = np.arange(len(document)) - np.repeat(offsets_of(counts)[:-1], counts)  # of a chunk in its document
-    starts = documents.offsets[document] + number * chunk_lengths[document]
+    starts = np.flatnonzero(documents.positions() % np.repeat(chunk_lengths, documents.lengths()) == 0)  # (chunks,)
+    document = documents.row_numbers()[starts]
     chunks = Ragged(np.append(starts, len(documents.values)), documents.values)
     n, m = queries.lengths()[query[document]], chunks.lengths()
     fitting = np.flatnonzero(np.maximum(n, m) <= options.length_ratio * np.minimum(n, m))
