@@ -82,11 +82,10 @@ class RetrievalData(L.LightningDataModule):
     @property
     def needs(self) -> DataNeeds:
         """What the ranker needs that the trainer was given together with this data."""
-        ranker: Any = self.trainer.lightning_module if self.trainer is not None else None
+        ranker: Any = self.trainer and self.trainer.lightning_module
         if ranker is None:
             raise UserError("batches are made for a ranker: trainer.fit(model, data), trainer.test(model, data), ...")
-        needs: DataNeeds = ranker.needs()
-        return needs
+        return ranker.needs()
 
     def prepare_data(self) -> None:
         """Put everything on disk that training and ranking need. Runs in one process, before any other starts."""
@@ -108,8 +107,11 @@ class RetrievalData(L.LightningDataModule):
         if needs.train == "development":
             return Batches(self.development_batches(fields, needs.depth))
         if needs.train == "fusion":
-            query_sets = [TRAIN_FUSION, *([TRAIN_FUSION_CPU] if needs.sampled else [])]
-            return Batches([self._fusion_batch(query_set, needs) for query_set in query_sets])
+            batches = []
+            for name in (TRAIN_FUSION, *([TRAIN_FUSION_CPU] if needs.sampled else [])):
+                joint = self._joint_batches(name, needs.fields, needs.depth)
+                batches.append(FusionBatch(name, joint, self.ranked_task(name, needs.depth)))
+            return Batches(batches)
         if needs.train == "pairs":
             return self._pair_loader(needs)
         blocks = [BitextBlocks(self.prepared, field, needs.bitext, self._process) for field in fields]
@@ -234,10 +236,6 @@ class RetrievalData(L.LightningDataModule):
         )
         forward, queries = prepared.field(field).forward, prepared.query_tokens(DEVELOPMENT, field)
         return DevelopmentBatch(field, self.vocabulary(field), forward, queries, task, first_stage)
-
-    def _fusion_batch(self, query_set: str, needs: DataNeeds) -> FusionBatch:
-        batches = self._joint_batches(query_set, needs.fields, needs.depth)
-        return FusionBatch(query_set, batches, self.ranked_task(query_set, needs.depth))
 
     # --- query sets and their candidates; the samples of query sets have names like any other set
 

@@ -11,7 +11,7 @@ from datamodules.text.collection import Collection
 from datamodules.text.query_sets import QuerySet
 from lexical.errors import UserError
 from lexical.index.array_file import map_array
-from lexical.index.ragged import Ragged, offsets_of
+from lexical.index.ragged import Ragged, ragged
 from lexical.index.retrieval import RetrievalIndex
 from lexical.ranking.order import ranking_order
 from lexical.ranking.trec_run import Run, read_run, write_run
@@ -62,7 +62,7 @@ def external_candidates(
     missing = [query for query in queries.ids if query not in run]
     if len(missing) == len(queries):
         raise UserError(f"{file} has no line for any query of {queries.name} (the first is {queries.ids[0]})")
-    rows, scores, lengths = [], [], []
+    rows, scores = [], []
     unknown = repeated = 0
     for query in queries.ids:
         documents, values = run.get(query, ([], np.zeros(0)))
@@ -76,8 +76,8 @@ def external_candidates(
         kept = best[first[:depth]]
         rows.append(of_query[kept])
         scores.append(values[kept])
-        lengths.append(len(kept))
-    if unknown > sum(lengths):
+    candidates = ragged(rows, np.int32)
+    if unknown > len(candidates.values):
         raise UserError(f"{file}: most of its documents are not in the collection: is it a run on other data?")
     counts = {
         f"of {len(queries):,} queries are not in it and count as 0 (first: {(missing or [''])[0]})": len(missing),
@@ -85,7 +85,6 @@ def external_candidates(
         "lines name documents that are not in the collection and are left out": unknown,
     }
     notes = [f"{file}: {queries.name}: {count:,} {what}" for what, count in counts.items() if count]
-    candidates = Ragged(offsets_of(np.array(lengths)), np.concatenate(rows).astype(np.int32))
     return CandidateSet(candidates, np.concatenate(scores).astype(np.float32)), notes
 
 

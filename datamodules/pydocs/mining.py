@@ -106,7 +106,9 @@ def installed_sources(
     return [_installed_source(name, folder, pins, requirements) for name, folder in packages.items()]
 
 
-def _installed_source(name: str, folder: str, pins: Mapping[NormalizedName, str], requirements: Path) -> InstalledSource:
+def _installed_source(
+    name: str, folder: str, pins: Mapping[NormalizedName, str], requirements: Path
+) -> InstalledSource:
     pin = pins.get(canonicalize_name(name))
     if pin is None:
         raise UserError(f"{requirements} must pin {name}==VERSION: the embedded data is mined from it.")

@@ -13,6 +13,8 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
+from lexical.index.ragged import ragged
+
 _WORD = re.compile(r"\w+")
 _BLOCK_COMPARISONS = 5_000_000  # shared shingles counted together: bounds the memory to some 100 MB
 
@@ -46,28 +48,15 @@ def shingle_sets(texts: Sequence[str], shingle: int) -> sparse.csr_array:
 
     A text shorter than a shingle is one padded shingle.
     """
-    word_ids: dict[str, int] = {}
-    ids: list[int] = []
-    lengths = np.zeros(len(texts), dtype=np.int64)
-    for row, text in enumerate(texts):
+    numbers: dict[tuple[str, ...], int] = {}
+    rows = []
+    for text in texts:
         words = text.split()
-        padding = max(shingle - len(words), 0)  # with 0, which is not a word
-        ids.extend(word_ids.setdefault(word, len(word_ids) + 1) for word in words)
-        ids.extend([0] * padding)
-        lengths[row] = len(words) + padding
-    words_of_all = np.array(ids, dtype=np.int64)
-    codes = words_of_all
-    for offset in range(1, shingle):  # pairs of ids, renumbered densely each time: exact, and no overflow
-        following = words_of_all[offset:]
-        codes = np.unique(codes[: len(following)] * (len(word_ids) + 1) + following, return_inverse=True)[1]
-    shingles_per_text = lengths - shingle + 1
-    rows = np.repeat(np.arange(len(texts)), shingles_per_text)
-    # In the concatenation no shingle of a text starts at its last shingle - 1 positions.
-    columns = codes[np.arange(len(rows)) + rows * (shingle - 1)]
-    shape = (len(texts), int(columns.max(initial=-1)) + 1)
-    sets = sparse.csr_array((np.ones(len(rows), dtype=np.int32), (rows, columns)), shape=shape)
-    sets.data[:] = 1  # the constructor adds up repeated shingles
-    return sets
+        words += [""] * (shingle - len(words))
+        shingles = zip(*(words[start:] for start in range(shingle)), strict=False)
+        rows.append(list({numbers.setdefault(words_of_shingle, len(numbers)) for words_of_shingle in shingles}))
+    offsets, columns = ragged(rows, np.int32)
+    return sparse.csr_array((np.ones(len(columns), np.int32), columns, offsets), shape=(len(texts), len(numbers)))
 
 
 def similar_pairs(sets: sparse.csr_array, threshold: float) -> np.ndarray:
