@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import get_num_threads, njit, prange
-from scipy.sparse import csr_array
+from scipy.sparse import csr_matrix  # not csr_array, which would keep the 64 bits of `Ragged.offsets` for all indices
 
 from lexical.index.ragged import Ragged
 from lexical.model1.bitext import Bitext
@@ -119,11 +119,11 @@ def train_model1(blocks: list[Bitext], vocabulary_size: int, iterations: int = 5
 def merged(a: PairCounts, b: PairCounts) -> PairCounts:
     """Add the counts of two first iterations, which are all above 0, over the union of their pairs."""
     shape = (len(a.null), len(a.null))
-    x, y = (csr_array((counts.values, counts.pairs.values, counts.pairs.offsets), shape) for counts in (a, b))
+    x, y = (csr_matrix((counts.values, counts.pairs.values, counts.pairs.offsets), shape) for counts in (a, b))
     return _pair_counts(x + y, a.null + b.null)
 
 
-def _pair_counts(counts: csr_array, null: np.ndarray) -> PairCounts:
+def _pair_counts(counts: csr_matrix, null: np.ndarray) -> PairCounts:
     offsets, targets = counts.indptr.astype(np.int64, copy=False), counts.indices.astype(np.int32, copy=False)
     return PairCounts(Ragged(offsets, targets), counts.data, null)
 
@@ -139,10 +139,10 @@ def _even_parts(offsets: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], bounds, [len(offsets) - 1]]).astype(np.int64)
 
 
-def _by_source_token(source: Ragged, values: np.ndarray, vocabulary_size: int) -> csr_array:
+def _by_source_token(source: Ragged, values: np.ndarray, vocabulary_size: int) -> csr_matrix:
     """Invert the source side: row = source token, columns = its sentence pairs, ascending; `values`: of each pair."""
     values = np.repeat(values, source.lengths())
-    return csr_array((values, source.values, source.offsets), (source.rows, vocabulary_size)).T.tocsr()
+    return csr_matrix((values, source.values, source.offsets), (source.rows, vocabulary_size)).T.tocsr()
 
 
 def _uniform_counts(block: Bitext, vocabulary_size: int) -> PairCounts:
@@ -150,7 +150,7 @@ def _uniform_counts(block: Bitext, vocabulary_size: int) -> PairCounts:
     source, target = block.source, block.target
     share = 1.0 / (source.lengths() + 1.0)  # (sentence pairs,)
     ones = np.ones(len(target.values))
-    targets = csr_array((ones, target.values, target.offsets), (target.rows, vocabulary_size))
+    targets = csr_matrix((ones, target.values, target.offsets), (target.rows, vocabulary_size))
     counts = _by_source_token(source, share, vocabulary_size) @ targets
     counts.sort_indices()
     null = np.bincount(target.values, np.repeat(share, target.lengths()), vocabulary_size)
