@@ -51,11 +51,6 @@ class Result(NamedTuple):
         return dict(list(self._asdict().items())[:-2])
 
     @property
-    def is_main(self) -> bool:
-        """Whether it is of the main measure of its query set: what is not a recall."""
-        return not is_recall(self.measure)
-
-    @property
     def row_name(self) -> str:
         return self.model + (" (alone)" if self.alone else "")
 

@@ -56,7 +56,8 @@ class SeedResults(NamedTuple):
             seed = cls(run, saved["data"], results, saved.get("histograms", []))
             read = [measurement for ranking in seed.rankings for measurement in read_measurements(run.path, *ranking)]
             measurements = {measurement.key: measurement for measurement in read}
-            if any(result.is_main and len(measurements[result.key].queries) < result.queries for result in results):
+            sizes = {result.query_set: result.queries for result in results}
+            if any(len(measurement.queries) < sizes[measurement.query_set] for measurement in read):
                 raise KeyError("queries are missing")
             return seed._replace(
                 results=[result._replace(measurement=measurements.get(result.key)) for result in results]
@@ -137,27 +138,18 @@ def with_tests(results: Sequence[Result], path: Path = HYPOTHESES) -> list[Resul
     tested = dict.fromkeys(name for hypothesis in hypotheses for name in (hypothesis.row, hypothesis.against))
     if unknown := [name for name in tested if name.removesuffix(".alone") not in known]:
         say(f"{path}: there is no ranker {', '.join(unknown)}; its hypotheses are not tested")
-    tests = {
-        query_set: verdicts({_name(result): result.measured.per_query for result in main}, hypotheses, threshold)
-        for query_set, main in main_results(results).items()
-    }
-    return [
-        result._replace(significance=[test._asdict() for test in tests[result.query_set].get(_name(result), [])])
-        if result.is_main
-        else result
-        for result in results
-    ]
-
-
-def _name(result: Result) -> str:
-    """Return the name of its row in hypotheses.yaml."""
-    return result.model + (".alone" if result.alone else "")
+    significance: dict[tuple[str, tuple[str, bool, str]], list[dict[str, Any]]] = {}
+    for main in main_results(results).values():
+        rows = {result.model + (".alone" if result.alone else ""): result for result in main}
+        values = {name: result.measured.per_query for name, result in rows.items()}
+        for name, tests in verdicts(values, hypotheses, threshold).items():
+            significance[rows[name].model, rows[name].key] = [test._asdict() for test in tests]
+    return [result._replace(significance=significance.get((result.model, result.key), [])) for result in results]
 
 
 def main_results(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Return query set -> the result of each row for the main measure."""
-    main: dict[str, list[Result]] = {}
+    """Return query set -> the result of each row for the main measure, which comes first."""
+    main: dict[str, dict[str, Result]] = {}
     for result in results:
-        if result.is_main:
-            main.setdefault(result.query_set, []).append(result)
-    return main
+        main.setdefault(result.query_set, {}).setdefault(result.row_name, result)
+    return {query_set: list(rows.values()) for query_set, rows in main.items()}

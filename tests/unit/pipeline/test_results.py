@@ -16,7 +16,7 @@ from evaluation.results_table import Result, build_table, markdown
 from lexical.errors import UserError
 from lexical.small_files import write_text
 from lightning_modules.registry import row_of
-from pipeline.results import SeedResults, collect_rows, with_tests
+from pipeline.results import SeedResults, collect_rows, main_results, with_tests
 from pipeline.run_folder import RunFolder
 from tests import ROOT
 from tests.fixtures.measured_rows import measurement, result
@@ -150,3 +150,12 @@ def test_the_results_of_the_project_follow_from_the_values_of_each_query(name: s
         one.entry() | {"significance": []} for one in saved
     ]
     assert markdown(build_table(results, row_of)) == (folder / "results.md").read_text()
+
+
+def test_the_first_measure_of_a_query_set_is_the_main_one() -> None:
+    """A further measure is in the table and not tested."""
+    first = [result("bm25_lemm", measurement(BASE)), result("nn_model1", measurement(SEEDS[0]), fused=True)]
+    further = [one._replace(measure="P@10") for one in first]
+    assert main_results([*first, *further]) == {"test": first}
+    tested = with_tests([*first, *further])
+    assert [len(one.significance) for one in tested] == [0, 1, 0, 0]
