@@ -37,7 +37,7 @@ def explain_query(model: str, parsed: Namespace, data: RetrievalData) -> list[Ex
     searcher = Searcher(data)
     query = searcher.query(parsed.query, ranker.field)
     hits = _hits(searcher, ranker, query, parsed)
-    explanations = list(searcher.explain(model, ranker, query, hits))
+    explanations = [explained for part in hits for explained in searcher.explain(model, ranker, query, part)]
     content = explanations_json(explanations, data.name, parsed.pieces, compared=bool(parsed.against))
     if parsed.html:
         write_text(Path(parsed.html).expanduser(), explanation_page([content]))
@@ -53,8 +53,8 @@ def explain_query(model: str, parsed: Namespace, data: RetrievalData) -> list[Ex
     return explanations
 
 
-def _hits(searcher: Searcher, ranker: Ranker, query: Query, parsed: Namespace) -> Hits:
-    """Return the best documents, or the named ones: --doc (by default the best document), then --against."""
+def _hits(searcher: Searcher, ranker: Ranker, query: Query, parsed: Namespace) -> list[Hits]:
+    """Return the best documents together, or each named one: --doc (by default the best document), then --against."""
     named = [(flag, value) for flag, value in (("--doc", parsed.doc), ("--against", parsed.against)) if value]
     documents = [searcher.document_row(*item) for item in named]
     candidates = searcher.candidates(ranker, query)
@@ -63,13 +63,12 @@ def _hits(searcher: Searcher, ranker: Ranker, query: Query, parsed: Namespace) -
         raise UserError(f"no document has a word of this query{advice}")
     ranked = searcher.rank(ranker, query, candidates)
     if not documents:
-        return ranked.part(0, parsed.top)
+        return [ranked.part(0, parsed.top)]
     if not parsed.doc:
         documents = [int(ranked.documents[0]), *documents]
         if documents[0] == documents[1]:
             raise UserError(f"--against: {parsed.against} is itself the best document: name another")
-    hits = [_hit(searcher, ranker, query, ranked, document) for document in documents]
-    return Hits._make(None if parts[0] is None else np.concatenate(parts) for parts in zip(*hits, strict=True))
+    return [_hit(searcher, ranker, query, ranked, document) for document in documents]
 
 
 def _hit(searcher: Searcher, ranker: Ranker, query: Query, ranked: Hits, document: int) -> Hits:

@@ -120,8 +120,7 @@ class FeatureView(NamedTuple):
 
     def importance(self) -> np.ndarray:
         """Return (document words,) the share of each in the evidence of the query words, summed over these."""
-        fractions = [word.fractions for word in self.query]
-        return np.sum(fractions, axis=0) if fractions else np.zeros(len(self.document))
+        return sum((word.fractions for word in self.query), np.zeros(len(self.document)))
 
 
 def words_of(spans: Sequence[TokenSpan], text: str, pieces: bool = False) -> list[Word]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import Environment, FileSystemLoader
 
 from apps.explanation import Explanation, Feature, differences, feature_view
-from evaluation.page_template import filled, page_part, script_json
 
 MOST_LISTED = 300  # document words of one query word in `rests_on`: the strongest
 LEAST_OF_BEST = 0.002  # of the strongest share; smaller ones are summed in `others`
 SMALLEST = 1e-5  # smaller shares would be written as 0
+
+FOLDER = Path(__file__).parent
+PAGES = Environment(loader=FileSystemLoader(FOLDER), autoescape=True)  # texts of data stay texts, in JSON too
+PAGES.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
 
 
 def explanations_json(
@@ -86,9 +91,4 @@ def _largest(fractions: np.ndarray) -> np.ndarray:
 
 def explanation_page(contents: Sequence[Mapping[str, Any]]) -> str:
     """Return one page of `explanations_json` contents, one query below the other."""
-    parts = {
-        "style": page_part(__file__, "evidence_view.css"),
-        "data": script_json(contents),
-        "script": page_part(__file__, "evidence_view.js") + page_part(__file__, "explanation_page.js"),
-    }
-    return filled(page_part(__file__, "explanation_page.html"), parts)
+    return PAGES.get_template("explanation_page.html").render(contents=contents)

@@ -1,10 +1,9 @@
 (() => {
   const byId = (id) => document.getElementById(id);
   const [form, input, ranker, status, columns] = ["form", "query", "ranker", "status", "columns"].map(byId);
-  const PAUSE = 120; // milliseconds without a key before a query is sent, and between two queries
+  const PAUSE = 120; // milliseconds: of queries in quicker succession the last one is sent
   const [BUSY, TRIES] = [503, 5]; // status of a server with too many queries; requests that are sent to it at most
   let timer = 0;
-  let lastSent = -Infinity; // time of the last query
   let pending = null; // AbortController of the query that waits for its answer; a newer query aborts it
 
   function say(text, wrong = false) {
@@ -64,7 +63,6 @@
   }
 
   async function search() {
-    clearTimeout(timer);
     pending?.abort();
     const query = input.value;
     if (!query.trim()) {
@@ -72,11 +70,6 @@
       say("Type a query.");
       return;
     }
-    if (performance.now() - lastSent < PAUSE) {
-      timer = setTimeout(search, PAUSE); // of queries in quick succession the last one is sent
-      return;
-    }
-    lastSent = performance.now();
     const { signal } = (pending = new AbortController());
     try {
       await answer(query, signal);
@@ -87,14 +80,16 @@
     }
   }
 
-  input.addEventListener("input", () => {
+  function searchSoon() {
     clearTimeout(timer);
     timer = setTimeout(search, PAUSE);
-  });
-  ranker.addEventListener("change", search);
+  }
+
+  input.addEventListener("input", searchSoon);
+  ranker.addEventListener("change", searchSoon);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    search();
+    searchSoon();
   });
   document.addEventListener("keydown", (event) => {
     if (event.key === "/" && document.activeElement !== input && !event.ctrlKey && !event.metaKey) {

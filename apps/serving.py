@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import html
 import json
 import logging
 import socket
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from ipaddress import ip_address
@@ -26,10 +25,10 @@ from threading import Lock
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
-from apps.explanation_page import explanation_json
+from apps.explanation_page import FOLDER, PAGES, explanation_json
 from apps.searching import LONGEST_QUERY, Hits, Query, Searcher
-from evaluation.page_template import filled, page_part
 from lexical.errors import UserError
 from lexical.terminal import say
 from lightning_modules.ranker import FIRST_STAGE, Ranker
@@ -43,7 +42,6 @@ SERVER: dict[str, Any] = {
     "handler_cancellation": True,  # a query whose client has gone does not begin
     "shutdown_timeout": 1.0,  # seconds that the server waits, at its end, for answers that have begun
 }
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class SearchService:
@@ -103,20 +101,16 @@ class SearchService:
 
 def search_page(service: SearchService, data: str) -> tuple[str, str]:
     """Return the page, and the content security policy that allows its own style and script and nothing else."""
-    script = page_part(__file__, "evidence_view.js") + page_part(__file__, "search_page.js")
-    parts = {
-        "data": html.escape(data),
-        "rankers": "".join(f"<option>{html.escape(name)}</option>" for name in service.rankers),
-        "documents": f"{len(service.searcher.prepared.collection):,}",
-        "style": page_part(__file__, "evidence_view.css") + page_part(__file__, "search_page.css"),
-        "script": script,
-    }
+    script = "".join((FOLDER / name).read_text(encoding="utf-8") for name in ("evidence_view.js", "search_page.js"))
+    documents = len(service.searcher.prepared.collection)
+    template = PAGES.get_template("search_page.html")
+    page = template.render(data=data, rankers=service.rankers, documents=documents, script=script)
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; "
         f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     )
-    return filled(page_part(__file__, "search_page.html"), parts), policy
+    return page, policy
 
 
 def is_own_name(name: str, host: str) -> bool:
@@ -148,10 +142,8 @@ def application(service: SearchService, data: str, host: str) -> web.Application
         async def handler(request: web.Request) -> web.Response:
             nonlocal waiting
             arguments = await _query_and_ranker(request, service)
-            if isinstance(arguments, str):
-                return _error(arguments, 400)
             if waiting >= MOST_WAITING:
-                return _error("Too many queries are waiting; try again in a moment.", 503)
+                raise web.HTTPServiceUnavailable(reason="Too many queries are waiting; try again in a moment")
             waiting += 1
             try:
                 content = await asyncio.get_running_loop().run_in_executor(thread, partial(answer, *arguments))
@@ -164,15 +156,15 @@ def application(service: SearchService, data: str, host: str) -> web.Application
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            if is_own_name(request.url.host or "", host):
-                response = await handler(request)
-            else:
-                response = _error("This server is not known by that name; start it with --host.", 403)
+            if not is_own_name(request.url.host or "", host):
+                raise web.HTTPForbidden(reason="This server is not known by that name; start it with --host")
+            response = await handler(request)
         except web.HTTPException as error:
-            response = _error(f"{error.reason}.", error.status)
+            response = web.json_response({"error": f"{error.reason}."}, status=error.status)
         except Exception:
             logging.exception("a query failed")
-            response = _error("This query could not be answered; the server's terminal says why.", 500)
+            text = "This query could not be answered; the server's terminal says why."
+            response = web.json_response({"error": text}, status=500)
         response.headers.update(HEADERS)
         return response
 
@@ -187,26 +179,23 @@ def application(service: SearchService, data: str, host: str) -> web.Application
     return app
 
 
-async def _query_and_ranker(request: web.Request, service: SearchService) -> tuple[str, str] | str:
-    """Return (query, ranker), or a sentence that says what is wrong with the request."""
+async def _query_and_ranker(request: web.Request, service: SearchService) -> tuple[str, str]:
+    """Return (query, ranker); raise an error whose reason says what is wrong with the request."""
     if request.content_type != "application/json":  # pages of other origins may send other types without permission
-        return "Send the query as JSON."
+        raise web.HTTPBadRequest(reason="Send the query as JSON")
     try:
         content = json.loads(await request.text())
         query, ranker = content["query"], content["ranker"]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return "A search needs a query and a ranker."
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise web.HTTPBadRequest(reason="A search needs a query and a ranker") from error
     if not isinstance(query, str) or not query.strip():
-        return "Type a query."
+        raise web.HTTPBadRequest(reason="Type a query")
     if len(query) > LONGEST_QUERY:
-        return f"A query has at most {LONGEST_QUERY:,} characters; this one has {len(query):,}."
+        reason = f"A query has at most {LONGEST_QUERY:,} characters; this one has {len(query):,}"
+        raise web.HTTPBadRequest(reason=reason)
     if not isinstance(ranker, str) or ranker not in service.rankers:
-        return "There is no such ranker on this page."
+        raise web.HTTPBadRequest(reason="There is no such ranker on this page")
     return query, ranker
-
-
-def _error(text: str, status: int) -> web.Response:
-    return web.json_response({"error": text}, status=status)
 
 
 def run_server(service: SearchService, data: str, host: str, port: int) -> None:

@@ -115,10 +115,8 @@ def _read_vocabulary(path: Path, numbers: dict[str, int], not_words: Sequence[in
 
 def _look_up(ids: np.ndarray, numbers: dict[int, int]) -> np.ndarray:
     """Return the token number of each id, or UNKNOWN_ID."""
-    keys = np.array(sorted(numbers), np.int64)
-    values = np.array([numbers[key] for key in keys.tolist()], np.int64)
-    nearest = np.searchsorted(keys, ids).clip(max=len(keys) - 1)
-    return np.where(keys[nearest] == ids, values[nearest], UNKNOWN_ID)
+    distinct, occurrence = np.unique(ids, return_inverse=True)
+    return np.array([numbers.get(number, UNKNOWN_ID) for number in distinct.tolist()], np.int64)[occurrence]
 
 
 def _read_entries(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

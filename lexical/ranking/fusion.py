@@ -157,24 +157,18 @@ def _ascend(differences: _Differences, weights: np.ndarray, order: np.ndarray) -
 
 
 def _differences(features: np.ndarray, task: RankedTask) -> _Differences:
-    blocks, query, wins_ties = [], [], []
-    offsets, docs = task.candidates.offsets, task.candidates.values
-    relevant_pairs = np.flatnonzero(task.relevant)
-    rows = np.searchsorted(offsets, relevant_pairs, side="right") - 1
-    for pair, row in zip(relevant_pairs, rows, strict=True):
-        rivals = np.arange(offsets[row], offsets[row + 1])
-        rivals = rivals[rivals != pair]
-        smaller = task.id_order[docs[rivals]] < task.id_order[docs[pair]]
-        rivals = np.concatenate([rivals[smaller], rivals[~smaller]])
-        blocks.append(features[:, rivals] - features[:, pair : pair + 1])
-        wins_ties.append(np.count_nonzero(smaller))
-        query.append(row)
-    lengths = np.array([block.shape[1] for block in blocks], np.int64)
-    stacked = np.concatenate(blocks, axis=1) if blocks else np.zeros((len(features), 0), np.float32)
-    return _Differences(
-        np.ascontiguousarray(stacked), offsets_of(lengths),
-        np.array(wins_ties, np.int64), np.array(query, np.int64), task.candidates.rows,
-    )  # fmt: skip
+    offsets, docs = task.candidates
+    relevant = np.flatnonzero(task.relevant)
+    query = task.candidates.row_numbers()[relevant]
+    rivals = Ragged(offsets, np.arange(len(docs))).take(query)  # (blocks) rows of candidates
+    own = np.repeat(relevant, rivals.lengths())
+    others = rivals.values != own
+    rivals, own = rivals.select(others), own[others]
+    wins_ties = task.id_order[docs[rivals.values]] < task.id_order[docs[own]]
+    order = np.lexsort((~wins_ties, rivals.row_numbers()))
+    differences = np.ascontiguousarray(features[:, rivals.values[order]] - features[:, own])
+    winning = np.bincount(rivals.row_numbers()[wins_ties], minlength=rivals.rows)
+    return _Differences(differences, rivals.offsets, winning, query, task.candidates.rows)
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})

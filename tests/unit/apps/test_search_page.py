@@ -205,7 +205,7 @@ def test_after_a_failure_the_next_query_is_answered(server: Server, monkeypatch:
 def test_a_mistake_on_the_command_line_gets_one_clear_line(explained_rows: Explained, server: Server) -> None:
     port = server.address.rstrip("/").rsplit(":", 1)[1]
     for arguments, message in (
-        (["--model", "model1_word"], "serve.py takes --models"),
+        (["--model", "model1_word"], "takes --models a,b,c"),
         (["--port", "70000"], "--port 70000: must be"),
         (["--host="], "--host '': must be"),
         (["--top", "0"], "--top 0: must be"),
