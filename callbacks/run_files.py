@@ -54,8 +54,8 @@ class SeedAverages(L.Callback):
         assert isinstance(pl_module, Ranker)
         ranker = self.folder.parent
         for name, evaluated in pl_module.evaluated.items() if trainer.is_global_zero else ():
-            others = [path.parent.parent for path in sorted(ranker.glob(f"seed-*/per_query/{name}.tsv"))]
-            others = [other for other in others if other != self.folder]
+            seeds = [path.parent.parent for path in sorted(ranker.glob(f"seed-*/per_query/{name}.tsv"))]
+            others = [seed for seed in seeds if seed != self.folder]
             files = [read_measurements(other, name, alone) for other in others for alone in evaluated.variants]
             averages = []
             for measurement in evaluated.measurements:

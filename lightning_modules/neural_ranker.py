@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanMetric
 
+from callbacks.checkpoints import BestCheckpoint, Patience, last_checkpoints
 from lexical.batches import EvaluationBatch, ValidationBatch
 from lexical.errors import UserError, require
 from lexical.ranking.order import RankedTask, reciprocal_ranks
@@ -150,8 +151,6 @@ class NeuralRanker(Ranker):
 
     def configure_callbacks(self) -> Sequence[L.Callback]:
         """Return the checkpoints in `checkpoints/` of the trainer's root folder, and early stopping if asked for."""
-        from callbacks.checkpoints import BestCheckpoint, Patience, last_checkpoints
-
         stopping = [] if self.patience is None else [Patience("val/mrr", mode="max", patience=self.patience)]
         if not self.trainer.checkpoint_callbacks:  # enable_checkpointing=False
             return stopping
@@ -201,20 +200,13 @@ class NeuralRanker(Ranker):
 
     # --- weights
 
-    @property
-    def _best_checkpoint(self) -> Path | None:
-        for callback in self.trainer.checkpoint_callbacks:
-            path = getattr(callback, "best_model_path", "") if getattr(callback, "monitor", None) == "val/mrr" else ""
-            if path:
-                return Path(path)
-        return None
-
     def on_train_end(self) -> None:
         """Return to the weights of the best epoch; add what is learned with them, such as the fusion, to its file."""
-        best = self._best_checkpoint
-        if best is None:
+        callbacks = [each for each in self.trainer.checkpoint_callbacks if isinstance(each, BestCheckpoint)]
+        if not callbacks or not callbacks[0].best_model_path:
             super().on_train_end()
             return
+        best = Path(callbacks[0].best_model_path)
         checkpoint = torch.load(best, map_location="cpu", weights_only=True)
         self.load_state_dict(checkpoint["state_dict"])
         super().on_train_end()
@@ -254,7 +246,8 @@ class NeuralRanker(Ranker):
     def validation_step(self, batch: ValidationBatch, batch_idx: int) -> None:  # type: ignore[override]  # noqa: ARG002
         """Measure the queries of this process; torchmetrics gathers those of all processes."""
         task = RankedTask(batch.ranking.candidates, batch.id_order, batch.relevant)
-        self.validation_mrr.update(torch.from_numpy(reciprocal_ranks(task, self.score(batch.ranking))))
+        ranks = torch.from_numpy(reciprocal_ranks(task, self.score(batch.ranking)))
+        self.validation_mrr.update(ranks.to(self.device, torch.float32))
         self.log("val/mrr", self.validation_mrr, prog_bar=True)
 
     def on_validation_end(self) -> None:

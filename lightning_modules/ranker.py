@@ -12,7 +12,6 @@ A checkpoint holds everything that was learned, the fusion weights included.
 
 from __future__ import annotations
 
-import math
 import time
 from pathlib import Path
 from typing import Any
@@ -235,10 +234,9 @@ class Ranker(L.LightningModule):
     @property
     def fusion_weights(self) -> np.ndarray:
         """(2,) weights of the first stage and of the ranker."""
-        weights = (self.fusion or {}).get("weights")
-        if not isinstance(weights, list) or len(weights) != 2 or not all(map(math.isfinite, weights)):
+        if self.fusion is None:
             raise UserError("this ranker has no weights for its fusion with BM25: train it first")
-        return np.array(weights)
+        return np.array(self.fusion["weights"])
 
     def fuse(self, first_stage: np.ndarray, alone: np.ndarray) -> np.ndarray:
         """Return (pairs,) float32 fused scores."""
@@ -254,8 +252,3 @@ class Ranker(L.LightningModule):
         """Send values to all loggers; they write on rank zero only."""
         for logger in self.loggers:
             logger.log_metrics(values, step=step)
-
-
-def without_nan(values: dict[str, float]) -> dict[str, float]:
-    """Return the values that are set."""
-    return {name: value for name, value in values.items() if math.isfinite(value)}

@@ -63,14 +63,6 @@ class GroupLimits(NamedTuple):
     padding: int = 32  # more than this costs more than a further group
     alone: bool = False  # pad a sequence as if it were alone, to `padded_lengths`, not to the longest of its group
 
-    def for_scores(self) -> GroupLimits:
-        """Return limits under which the padding of a sequence, and whether it has a mask, depend on it alone.
-
-        An encoder rounds its sums by the length that it is given. So its vectors, too, depend on the sequence alone: on
-        a CPU to the last bit.
-        """
-        return self._replace(padding=0, alone=True)
-
 
 class Group(NamedTuple):
     """Sequences of about the same length."""

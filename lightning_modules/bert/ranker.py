@@ -293,8 +293,8 @@ class BertRanker(NeuralRanker):
         queries = [batch.queries.row(i)[: limits.query_pieces] for i in batch.candidates.row_numbers()[pairs]]
         documents = [batch.sequences.row(i)[: limits.pieces] for i in batch.candidates.values[pairs]]
         groups = CPU_GROUPS if self.device.type == "cpu" else GPU_GROUPS
-        if for_scores and self.exact:
-            groups = groups.for_scores()
+        if for_scores and self.exact:  # an encoder rounds its sums by the length that it is given, padding included
+            groups = groups._replace(padding=0, alone=True)
         if not for_scores and self.train_limits != limits:
             limits = self.train_limits
             starts = [best_window(q, d, limits.chunk) for q, d in zip(queries, documents, strict=True)]

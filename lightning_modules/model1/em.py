@@ -24,7 +24,7 @@ from lexical.model1.em import Model1EM, PairCounts, merged
 from lexical.model1.table import Translations
 from lexical.model1.tuning import THRESHOLDS
 from lexical.terminal import say
-from lightning_modules.model1.translation_ranker import ChosenTable, TranslationRanker, describe_settings
+from lightning_modules.model1.translation_ranker import ChosenTable, TranslationRanker, found_settings
 from lightning_modules.ranker import require_settings
 
 LOG_STEPS_PER_FIELD = 1000  # trials of different fields are logged at different steps
@@ -124,8 +124,9 @@ class Model1(TranslationRanker):
             learned = Translations(em.pairs, em.translation)
             best = self.choose_table(learned, batch, THRESHOLDS, first_step=number * LOG_STEPS_PER_FIELD)
             self.tables.append(best)
-            entries, settings = f"{best.table.entries:,} entries", describe_settings(best.settings)
-            say(f"Model 1 ({best.field}): development MRR {best.mrr:.4f} with {settings}, {entries}")
+            settings = ", ".join(f"{name} {value:g}" for name, value in found_settings(best.settings).items())
+            mrr, entries = f"development MRR {best.mrr:.4f}", f"{best.table.entries:,} entries"
+            say(f"Model 1 ({best.field}): {mrr} with {settings}, {entries}")
         self.use(max(self.tables, key=lambda table: table.mrr))
 
     def findings(self) -> dict[str, float]:

@@ -31,7 +31,7 @@ from lexical.model1.tuning import (
     tune_table,
 )
 from lexical.terminal import progress_bar
-from lightning_modules.ranker import Ranker, require_settings, without_nan
+from lightning_modules.ranker import Ranker, require_settings
 
 TABLE_FOLDER = "table"  # in the run's folder
 
@@ -61,14 +61,9 @@ class TranslationRanker(Ranker):
     explains = single_process = True
 
     def __init__(
-        self,
-        field: str,
-        threshold: float | None,
-        p_self: float | None,
-        smoothing: float | None,
-        fused: bool,
+        self, field: str, threshold: float | None, p_self: float | None, smoothing: float | None, fused: bool,
         rerank_depth: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(field, fused, rerank_depth)
         require_settings("from 0 to less than 1", threshold=threshold, p_self=p_self)
         expected = "0, or from 0.000001 to 1"
@@ -129,7 +124,7 @@ class TranslationRanker(Ranker):
                 nonlocal best
                 best = max(best, trial.mrr)
                 bar.update(task, advance=1, description=f"tune the table ({batch.field}), MRR {best:.4f}")
-                settings = {f"tune/{name}": value for name, value in without_nan(trial.settings._asdict()).items()}
+                settings = {f"tune/{name}": value for name, value in found_settings(trial.settings).items()}
                 self.log_metrics(next(steps), {**settings, f"tune/mrr_{batch.field}": trial.mrr})
 
             yield log_trial
@@ -189,24 +184,25 @@ class TranslationRanker(Ranker):
             )
 
     def findings(self) -> dict[str, float]:
-        return without_nan(self._chosen.settings._asdict())
+        return found_settings(self._chosen.settings)
 
     def source(self) -> dict[str, Any]:
         """Return what produced the table, for its meta.json."""
         return {"ranker": type(self).__name__}
 
     def save_artifacts(self, folder: Path) -> None:
-        settings = self._chosen.settings._asdict()
+        parameters = found_settings(self._chosen.settings)
+        scored_with = {"smoothing": parameters.pop("smoothing")}
         meta = {
             "field": self._chosen.field,
             "source": self.source(),
-            "parameters": without_nan({name: settings[name] for name in ("threshold", "p_self")}),
-            "scored_with": {"smoothing": settings["smoothing"]},
+            "parameters": parameters,
+            "scored_with": scored_with,
             "development_mrr": self._chosen.mrr,
         }
         save_table(self._chosen.table, self._chosen.vocabulary, meta, folder / TABLE_FOLDER)
 
 
-def describe_settings(settings: TableSettings) -> str:
-    """Return the settings in a few words."""
-    return ", ".join(f"{name} {value:g}" for name, value in settings._asdict().items() if math.isfinite(value))
+def found_settings(settings: TableSettings) -> dict[str, float]:
+    """Return the settings that the table has, by name; those of a table made elsewhere are NaN."""
+    return {name: value for name, value in settings._asdict().items() if math.isfinite(value)}

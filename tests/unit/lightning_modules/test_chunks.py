@@ -74,7 +74,7 @@ def test_every_piece_is_at_its_position(
     queries = [list(range(1000, 1000 + q)) for q, _ in lengths]
     documents = [list(range(2000 + 100 * i, 2000 + 100 * i + d)) for i, (_, d) in enumerate(lengths)]
     groups = GroupLimits(positions, padding)
-    groups = groups.for_scores() if for_scores else groups
+    groups = groups._replace(padding=0, alone=True) if for_scores else groups
     inputs = encoder_inputs(ragged(queries, np.int64), ragged(documents, np.int64), limits, SPECIALS, groups)
     gathered_queries, gathered_documents, cls = pieces_of(inputs)
     assert gathered_queries == [query[:6] for query in queries]
