@@ -57,9 +57,14 @@ def evaluate_rankers(parsed: Namespace, data: RetrievalData) -> list[Result]:
     measured, failed = [], []
     for run in (RunFolder(data_folder / name / f"seed-{seed}") for name in selected for seed in trained[name]):
         try:
-            if not (parsed.skip_measured and _is_measured(run, data)):
-                _evaluate_ranker(run, data, parsed)
-                measured.append(run)
+            if (
+                parsed.skip_measured
+                and run.evaluation.is_file()
+                and entry(run.evaluation, "data") == data.fingerprint()
+            ):
+                continue  # measured on this very data; a training removes what was measured before it
+            _evaluate_ranker(run, data, parsed)
+            measured.append(run)
         except UserError as error:  # costs this ranker, not the table of the others
             failed.append(str(error))
     leave_process_group()
@@ -125,11 +130,6 @@ def write_results(rows: Sequence[MeasuredRow], data: RetrievalData, data_folder:
 
 
 # --- one ranker
-
-
-def _is_measured(run: RunFolder, data: RetrievalData) -> bool:
-    """Return whether the ranker was measured on this very data; a training removes what was measured before it."""
-    return run.evaluation.is_file() and entry(run.evaluation, "data") == data.fingerprint()
 
 
 def _evaluate_ranker(run: RunFolder, data: RetrievalData, parsed: Namespace) -> None:
