@@ -26,6 +26,7 @@ from datamodules.text.query_sets import (
     DEVELOPMENT,
     DEVELOPMENT_CPU,
     SPLIT_SEED,
+    SPLIT_SETS,
     TEST,
     TEST_CPU,
     TRAIN_FUSION,
@@ -179,8 +180,7 @@ class RetrievalData(L.LightningDataModule):
 
     def evaluation_sets(self, sampled: bool = False) -> list[str]:
         """Return test, the further judged sets and the sample of test; with `sampled` that sample alone."""
-        others = (TRAIN_MODELING, TRAIN_FUSION, DEVELOPMENT, TEST)
-        complete = [] if sampled else [TEST, *(name for name in self.prepared.query_sets if name not in others)]
+        complete = [] if sampled else [TEST, *(name for name in self.prepared.query_sets if name not in SPLIT_SETS)]
         return [*complete, TEST_CPU]
 
     def fingerprint(self) -> str:
@@ -198,7 +198,8 @@ class RetrievalData(L.LightningDataModule):
         return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
 
     def _pair_loader(self, needs: DataNeeds) -> EpochLoader[Any]:
-        options, prepared, field, trainer = needs.pairs, self.prepared, needs.fields[0], self.trainer
+        options, prepared, field = needs.pairs, self.prepared, needs.fields[0]
+        trainer: Any = self.trainer
         assert options is not None
         depth, relevant = options.negatives_from, self.query_set(TRAIN_MODELING).relevant
         if options.retrieved_only:
@@ -209,8 +210,6 @@ class RetrievalData(L.LightningDataModule):
         )  # fmt: skip
 
         def position() -> tuple[int, int]:
-            if trainer is None:
-                return 0, 0
             return trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
         return EpochLoader(lambda epoch, number: options.collate(pairs.batch(epoch, number)), len(pairs), position)

@@ -152,22 +152,18 @@ def _spans(offsets, tokens, ends, most, least):  # type: ignore[no-untyped-def]
     starts, stops, documents = [], [], []
     for document in range(len(offsets) - 1):
         start, border = offsets[document], -1  # border: behind the last whole sentence of the span
-        position = start
-        while position < offsets[document + 1]:
-            if position - start == most:
+        for position in range(offsets[document], offsets[document + 1]):
+            if position - start == most:  # no sentence ends between border and here
                 stop = border if border - start >= least else position
                 starts.append(start)
                 stops.append(stop)
                 documents.append(document)
                 start, border = stop, -1
-                position = start
-                continue
             for end in ends:
                 if tokens[position] == end:
                     border = position + 1
-            position += 1
-        if position - start >= least:
+        if offsets[document + 1] - start >= least:
             starts.append(start)
-            stops.append(position)
+            stops.append(offsets[document + 1])
             documents.append(document)
     return np.array(starts, np.int64), np.array(stops, np.int64), np.array(documents, np.int64)

@@ -39,8 +39,8 @@ def load_dense_encoder(name: str, pieces: int) -> Any:
         text_is_text = {"split_special_tokens": True}  # "[SEP]" in a text is not a separator
         return Transformer(folder, max_seq_length=pieces, processor_kwargs=text_is_text)
 
+    load_encoder(FLAG, name)  # refuses an encoder without all of its weights
     transformer = load_pretrained(FLAG, name, load)
-    transformer.auto_model = load_encoder(FLAG, name)  # refuses an encoder without all of its weights
     return SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension()), Normalize()])
 
 

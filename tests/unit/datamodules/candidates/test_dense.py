@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from datamodules import Folder
@@ -22,6 +23,7 @@ from lexical.encoders import PACKAGED, packaged_encoder
 from lexical.errors import UserError
 from lexical.index.ragged import Ragged, ragged
 from lexical.ranking.fusion import reciprocal_rank_fusion
+from tests.fixtures.tiny_bert import VOCABULARY, with_packaged_tokenizer, write_tiny_bert, write_tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -120,3 +122,19 @@ def test_rank_fusion_is_the_plain_sum(draw: st.DataObject) -> None:
 def test_an_encoder_that_is_nowhere_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="could not be fetched"):
         load_dense_encoder(str(tmp_path / "nowhere"), 128)
+
+
+def test_an_encoder_without_all_of_its_weights_is_refused(tmp_path: Path) -> None:
+    with_packaged_tokenizer(write_tiny_bert(tmp_path))
+    weights = load_file(tmp_path / "model.safetensors")
+    weights.pop(next(name for name in weights if "layer.1" in name))
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=r"weights are missing, such as encoder\.layer\.1"):
+        load_dense_encoder(str(tmp_path), 128)
+
+
+def test_an_encoder_may_have_word_pieces_of_its_own(tmp_path: Path) -> None:
+    write_tiny_tokenizer(write_tiny_bert(tmp_path, pieces=len(VOCABULARY)), VOCABULARY)
+    vectors = encode(load_dense_encoder(str(tmp_path), 128), ["t1 t2 t3", "t4"])
+    assert vectors.shape == (2, 32)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
