@@ -46,8 +46,8 @@ def test_queries(arguments: argparse.Namespace) -> list[str]:
     from pipeline.command_line import parse_data
     from pipeline.configs import resolve
 
-    _, built = parse_data(resolve(["--data", arguments.data, *arguments.rest]), "", [])
-    return list(built.data.prepared.query_sets["test"].texts)
+    _, data = parse_data(resolve(["--data", arguments.data, *arguments.rest]))
+    return list(data.prepared.query_sets["test"].texts)
 
 
 def start_server(arguments: argparse.Namespace) -> tuple[subprocess.Popen[str], int]:

@@ -63,20 +63,20 @@ class RetrievalIndex:
         deeper = min(depth + 1, int(self._index.scores["num_docs"]))  # shows whether a tie crosses the cut
         documents, scores = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
         lengths = np.zeros(queries.rows, np.int64)
-        for start in range(0, queries.rows, QUERIES_PER_BATCH):
-            batch = range(start, min(start + QUERIES_PER_BATCH, queries.rows))
-            known = {row: tokens[tokens >= 0].tolist() for row in batch if len(tokens := queries.row(row))}
-            rows = [row for row in batch if known.get(row)]  # a query without known words has no candidates
-            if rows:
-                texts = [known[row] for row in rows]
-                best, values = self._index.retrieve(texts, k=deeper, n_threads=threads, show_progress=False)
-                if id_order is not None and deeper > depth:
-                    for i in np.flatnonzero((values[:, depth - 1] == values[:, depth]) & (values[:, depth] > 0)):
-                        best[i, :depth] = self._cut_by_id(texts[i], values[i, :depth], id_order)
-                best, values = best[:, :depth], values[:, :depth]
-                lengths[rows] = (values > 0).sum(axis=1)
-                documents.append(best[values > 0])
-                scores.append(values[values > 0])
+        known = queries.select(queries.values >= 0)
+        rows = np.flatnonzero(known.lengths())  # a query without known words has no candidates
+        on_batch(queries.rows - len(rows))
+        for start in range(0, len(rows), QUERIES_PER_BATCH):
+            batch = rows[start : start + QUERIES_PER_BATCH]
+            texts = [known.row(row).tolist() for row in batch]
+            best, values = self._index.retrieve(texts, k=deeper, n_threads=threads, show_progress=False)
+            if id_order is not None and deeper > depth:
+                for i in np.flatnonzero((values[:, depth - 1] == values[:, depth]) & (values[:, depth] > 0)):
+                    best[i, :depth] = self._cut_by_id(texts[i], values[i, :depth], id_order)
+            best, values = best[:, :depth], values[:, :depth]
+            lengths[batch] = (values > 0).sum(axis=1)
+            documents.append(best[values > 0])
+            scores.append(values[values > 0])
             on_batch(len(batch))
         return (
             Ragged(offsets_of(lengths), np.concatenate(documents).astype(np.int32)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexical.index.ragged import Ragged, concatenated, offsets_of, ragged
@@ -73,6 +73,7 @@ def test_concatenated_parts_are_their_rows_in_order(parts: list[Rows]) -> None:
     assert joined.values.dtype == np.int32
 
 
+@settings(deadline=None)
 @given(rows=lists_of_rows.filter(len), data=st.data())
 def test_take_returns_rows_in_any_order_and_again(rows: Rows, data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=9))

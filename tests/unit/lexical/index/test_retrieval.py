@@ -129,7 +129,7 @@ for threads in (2, 4):
 def test_progress_tells_of_every_query_once(collection: TinyCollection, index: RetrievalIndex) -> None:
     told: list[int] = []
     index.top(collection.query_tokens(), 5, threads=1, on_batch=told.append)
-    assert told == [QUERIES_PER_BATCH, 50]
+    assert sum(told) == len(collection.queries) and max(told) == QUERIES_PER_BATCH
 
 
 def test_queries_without_known_words_find_nothing_and_keep_their_rows() -> None:
