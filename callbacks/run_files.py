@@ -1,4 +1,4 @@
-"""Writes what `trainer.test` has measured: TREC runs and the values of each query, per seed and averaged over seeds.
+"""Write what `trainer.test` has measured: TREC runs and the values of each query, per seed and averaged over seeds.
 
 <folder>/runs/<query_set>[.alone].run           scores of every candidate
 <folder>/per_query/<query_set>[.alone].tsv      query, measure, value

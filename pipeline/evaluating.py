@@ -54,27 +54,23 @@ def evaluate_rankers(parsed: Namespace, data: RetrievalData) -> list[Result]:
         raise UserError(f"nothing is trained on {data.name} in {data_folder} yet: python train.py --model bm25_lemm")
     if not is_rank_zero():
         be_silent()
-    measured, failed = [], []
+    measured: dict[RunFolder, SeedResults] = {}
+    failed = []
     for run in (RunFolder(data_folder / name / f"seed-{seed}") for name in selected for seed in trained[name]):
         try:
-            if (
-                parsed.skip_measured
-                and run.evaluation.is_file()
-                and entry(run.evaluation, "data") == data.fingerprint()
-            ):
-                continue  # measured on this very data; a training removes what was measured before it
-            _evaluate_ranker(run, data, parsed)
-            measured.append(run)
+            skipped = parsed.skip_measured and _is_measured(run, data)
+            if not skipped and (results := _evaluate_ranker(run, data, parsed)):
+                measured[run] = results
         except UserError as error:  # costs this ranker, not the table of the others
             failed.append(str(error))
     leave_process_group()
     rows: list[MeasuredRow] = []
     if is_rank_zero():
-        if parsed.table and (rows := collect_rows(data_folder, data)):
+        if parsed.table and (rows := collect_rows(data_folder, data, measured)):
             write_results(rows, data, data_folder)
             track_summaries(rows, data, data_folder)
-        for run in measured:
-            track_evaluation(SeedResults.read(run), data)
+        for results in measured.values():
+            track_evaluation(results, data)
     if failed:
         raise UserError("; ".join(dict.fromkeys(failed)))
     return [result for row in rows for result in row.results]
@@ -132,17 +128,22 @@ def write_results(rows: Sequence[MeasuredRow], data: RetrievalData, data_folder:
 # --- one ranker
 
 
-def _evaluate_ranker(run: RunFolder, data: RetrievalData, parsed: Namespace) -> None:
-    """Test one ranker; on rank zero, write its results. The other processes only help a slow ranker to score."""
+def _is_measured(run: RunFolder, data: RetrievalData) -> bool:
+    """Return whether the ranker was measured on this very data; a training removes what was measured before it."""
+    return run.evaluation.is_file() and entry(run.evaluation, "data") == data.fingerprint()
+
+
+def _evaluate_ranker(run: RunFolder, data: RetrievalData, parsed: Namespace) -> SeedResults | None:
+    """Test one ranker and write its results; return None in a process that only helps a slow ranker to score."""
     started = time.perf_counter()
     ranker = load_trained(run, data)
     if not (is_rank_zero() or ranker.slow):
-        return
+        return None
     say(f"{run.model}, seed {run.seed}: test")
     trainer = evaluation_trainer(ranker, dict(parsed.trainer), run, parsed.leaderboard)
     trainer.test(ranker, data, verbose=False)
     if not is_rank_zero():
-        return
+        return None
     device, processes = trainer.strategy.root_device, trainer.world_size
     label = f"{processes} x {device.type}" if processes > 1 else device.type
     threads = torch.get_num_threads() if ranker.slow else numba.get_num_threads()  # that score on a CPU
@@ -157,13 +158,15 @@ def _evaluate_ranker(run: RunFolder, data: RetrievalData, parsed: Namespace) -> 
                     model=run.model, fused=fused, query_set=query_set.name, measure=measurement.measure,
                     value=measurement.mean, seeds=1, queries=len(measurement.queries), depth=query_set.depth,
                     ms_per_1k=milliseconds[fused], device=label, threads=threads, significance=[],
+                    alone=measurement.alone, measurement=measurement,
                 )
             )  # fmt: skip
         for alone in evaluated.variants:
             if counts := score_histogram(evaluated.scores(alone), query_set.task.relevant):
                 histograms.append({"query_set": query_set.name, "alone": alone, **counts})
-    seconds = round(time.perf_counter() - started, 1)
-    SeedResults(run, data.fingerprint(), results, histograms).write(seconds)
+    seed_results = SeedResults(run, data.fingerprint(), results, histograms)
+    seed_results.write(seconds=round(time.perf_counter() - started, 1))
+    return seed_results
 
 
 def evaluation_trainer(ranker: Ranker, settings: dict[str, Any], run: RunFolder, leaderboard: bool) -> L.Trainer:

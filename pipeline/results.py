@@ -6,7 +6,7 @@ OUTPUT_DIR/<data>/<model>/per_query/                 each query's mean over the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,12 +74,17 @@ class MeasuredRow(NamedTuple):
     results: list[Result]  # averages over the seeds
 
 
-def collect_rows(data_folder: Path, data: RetrievalData) -> list[MeasuredRow]:
-    """Return the rows of all rankers that were measured on this very data, in the order of the table."""
+def collect_rows(
+    data_folder: Path, data: RetrievalData, measured: Mapping[RunFolder, SeedResults]
+) -> list[MeasuredRow]:
+    """Return the rows of all rankers that were measured on this very data, in the order of the table.
+
+    `measured` has the results that are in memory; others are read from their folders.
+    """
     rows = []
     for model, seeds in sorted(trained_models(data_folder).items(), key=lambda item: table_order(item[0])):
         runs = [RunFolder(data_folder / model / f"seed-{seed}") for seed in seeds]
-        if usable := [results for run in runs if (results := _read_usable(run, data))]:
+        if usable := [results for run in runs if (results := measured.get(run) or _read_usable(run, data))]:
             rows.append(_averaged(model, data_folder / model, usable))
     tested = iter(with_tests([result for row in rows for result in row.results]))
     return [row._replace(results=[next(tested) for _ in row.results]) for row in rows]

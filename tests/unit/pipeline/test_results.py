@@ -51,7 +51,7 @@ def test_seeds_are_averaged_and_tested(tmp_path: Path) -> None:
     """Per query 5/6, 0.5, 1, 0.3, 0.75 against BASE: p = 0.0358, by hand in test_significance."""
     nn_model1(tmp_path)
     measured(tmp_path, "bm25_lemm", 1, [measurement(BASE)])
-    base, row = collect_rows(tmp_path, DATA)  # in the order of the table
+    base, row = collect_rows(tmp_path, DATA, {})  # in the order of the table
     fused, alone = row.results
     assert [base.model, row.model] == ["bm25_lemm", "nn_model1"] and (fused.alone, alone.alone) == (False, True)
     assert fused.seed_values == pytest.approx([0.64, 0.8, 0.59]) and fused.value == pytest.approx(
@@ -93,7 +93,7 @@ def test_seeds_of_other_data_or_damaged_ones_are_named_and_left_out(
     RunFolder(tmp_path / "nn_model1/seed-4").per_query("test", alone=False).unlink()
     short = RunFolder(tmp_path / "nn_model1/seed-5").per_query("test", alone=False)
     short.write_text("".join(short.read_text().splitlines(keepends=True)[:-1]))
-    (row,) = collect_rows(tmp_path, DATA)
+    (row,) = collect_rows(tmp_path, DATA, {})
     assert row.results[0].seeds == 1
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(" is not in the table")[0] for line in lines] == [f"nn_model1 (seed {n})" for n in (2, 3, 4, 5)]
@@ -110,7 +110,7 @@ def test_only_what_all_seeds_have_is_averaged_and_times_are_of_one_device(
     measured(tmp_path, "a", cpu, [small], device="cpu", ms_per_1k=20_000.0)
     sets = [measurement([0.3]), measurement([0.25], query_set="test_cpu")]
     measured(tmp_path, "a", gpu, sets, device="cuda", ms_per_1k=50.0)
-    ((average,),) = (row.results for row in collect_rows(tmp_path, DATA))
+    ((average,),) = (row.results for row in collect_rows(tmp_path, DATA, {}))
     assert (average.query_set, average.value, average.seeds) == ("test_cpu", 0.375, 2)
     assert (average.device, average.ms_per_1k) == (("cpu", 20_000.0) if cpu_first else ("cuda", 50.0))
     assert "a: not all seeds are measured on test MRR:" in capsys.readouterr().err
@@ -120,7 +120,7 @@ def test_seeds_with_other_queries_are_refused(tmp_path: Path) -> None:
     measured(tmp_path, "a", 1, [measurement([0.5, 0.5])])
     measured(tmp_path, "a", 2, [measurement([0.5])])
     with pytest.raises(UserError, match="a: not all seeds have measured the query q2 of test"):
-        collect_rows(tmp_path, DATA)
+        collect_rows(tmp_path, DATA, {})
 
 
 def test_a_difference_that_is_not_significant_has_no_mark() -> None:
@@ -143,7 +143,7 @@ def test_the_results_of_the_project_follow_from_the_values_of_each_query(name: s
     folder = tmp_path / name
     shutil.copytree(ROOT / "results" / name, folder)
     fingerprint = json.loads((folder / "bm25_lemm/seed-1/evaluation.json").read_text())["data"]
-    rows = collect_rows(folder, SimpleNamespace(fingerprint=lambda: fingerprint))  # type: ignore[arg-type]
+    rows = collect_rows(folder, SimpleNamespace(fingerprint=lambda: fingerprint), {})  # type: ignore[arg-type]
     results = [one for row in rows for one in row.results]
     saved = [Result(**entry) for entry in json.loads((folder / "results.json").read_text())]
     assert [one.entry() | {"significance": []} for one in results] == [
