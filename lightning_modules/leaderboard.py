@@ -163,6 +163,8 @@ class Leaderboard(LeaderboardTraditional):
     def use_precision(self, precision: str | None) -> None:
         """Let the second ranker score in another precision than that of its training."""
         self.asked_precision = precision
+        if self.rankers and precision is not None:
+            self.reranker.use_precision(precision)
 
     @property
     def parts(self) -> Sequence[Ranker]:

@@ -143,7 +143,7 @@ def test_with_a_strong_second_ranker_the_run_is_the_plain_recomputation_too(trai
     data, ranker = trained.place.opened(), loaded(trained)
     assert ranker.sampled
     ranker.stages["second_weights"]["weights"] = [0.25, 0.75]
-    (batch,) = data.evaluation_batches("test", ranker.needs())
+    (batch,) = data.evaluation_batches("test_cpu", ranker.needs())
     assert isinstance(batch.ranking, JointBatch)
     scores, candidates = ranker.score(batch.ranking), batch.ranking.candidates
     expected = plain_rankings(trained, ranker.stages["first_weights"]["weights"], [0.25, 0.75])
@@ -241,7 +241,10 @@ def test_a_part_that_was_trained_again_makes_the_row_stale(
     [
         (["--model.parts", "[bm25_lemm,bm25_lemm]"], "--model.parts"),
         (["--model.reranker", "bm25_lemm"], "--model.reranker bm25_lemm: must be none of the parts"),
-        (["--model.parts", "[bm25_lemm,my_ranker]"], "made from a trained my_ranker"),
+        (
+            ["--model.parts", "[bm25_lemm,my_ranker]"],
+            "made from a trained bm25_lemm and my_ranker and bert_model1_full",
+        ),
     ],
 )
 def test_wrong_settings_get_one_line(trained: Trained, arguments: list[str], message: str) -> None:

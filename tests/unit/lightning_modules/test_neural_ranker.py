@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+import torch
 
 from lexical.errors import UserError
 from lightning_modules import NeuralModel1
-from lightning_modules.neural_ranker import rate_factor
+from lightning_modules.neural_ranker import rate_factor, to_tensors
 
 
 @pytest.mark.parametrize(
@@ -44,6 +46,23 @@ def test_a_cooldown_ends_at_zero_after_the_last_step() -> None:
     factors = [rate_factor(step, 10, 10, warmup=0.2, epoch_decay=1.0, cooldown=0.5) for step in range(11)]
     assert factors == pytest.approx([0, 0.5, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2, 0])
     assert rate_factor(5, 10, 10, warmup=0.0, epoch_decay=1.0, cooldown=1.0) == pytest.approx(0.5)
+
+
+# --- batches
+
+
+class Part(NamedTuple):
+    tokens: np.ndarray
+    mask: np.ndarray | None
+    documents: int
+
+
+def test_a_batch_becomes_tensors_at_any_depth_and_the_rest_stays() -> None:
+    tokens = np.arange(3)
+    (parts, mask) = to_tensors(((Part(tokens, None, 7),), tokens > 1), torch.device("cpu"))
+    assert type(parts[0]) is Part and torch.equal(parts[0].tokens, torch.arange(3))
+    assert parts[0].mask is None and parts[0].documents == 7
+    assert torch.equal(mask, torch.tensor([False, False, True]))
 
 
 # --- the pairs of a step
