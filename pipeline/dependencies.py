@@ -13,6 +13,7 @@ from lexical.errors import UserError
 from lexical.model1.table_files import META, read_meta
 from lexical.small_files import read_json, write_json
 from lightning_modules.ranker import Ranker
+from lightning_modules.registry import row_of
 from lightning_modules.trained import dependency_folder
 from pipeline.run_folder import RunFolder
 
@@ -32,7 +33,8 @@ def check_dependencies(ranker: Ranker, name: str, folder: RunFolder, data_finger
                 f"same --data settings, or train it again: python train.py --model {dependency}"
             )
     if missing:
-        option = f"--model {missing[0]}" if len(missing) == 1 else f"--models {','.join(missing)}"
+        trained = list(dict.fromkeys(row_of(name).export_of or name for name in missing))  # makes its export, too
+        option = f"--model {trained[0]}" if len(trained) == 1 else f"--models {','.join(trained)}"
         raise UserError(
             f"{name} is made from a trained {' and '.join(missing)}, and {folder.path.parent.parent} has none"
             f"{f' of seed {folder.seed}' if folder.seed != 1 else ''}: python train.py {option} --seed {folder.seed}"
