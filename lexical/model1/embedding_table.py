@@ -14,15 +14,14 @@ from typing import NamedTuple
 
 import faiss
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
+from lexical.encoders import load_encoder, read_tokenizer
 from lexical.errors import UserError
 from lexical.index.ragged import Ragged, offsets_of
 from lexical.model1.table import Translations
 
 EXACT_UP_TO = 200_000  # vectors; more are searched with an HNSW graph
 BLOCK = 4096
-_INPUT_EMBEDDINGS = "embeddings.word_embeddings.weight"
 
 
 class TokenVectors(NamedTuple):
@@ -66,32 +65,16 @@ def _normalised(
     return rows[i], near[i, column], values[i, column]
 
 
-def encoder_vectors(folder: Path, vocabulary: Sequence[str]) -> TokenVectors:
-    """Read the input embeddings of a BERT-like encoder (``model.safetensors``, ``tokenizer.json``)."""
-    from tokenizers import Tokenizer
-
-    weights, tokenizer = folder / "model.safetensors", folder / "tokenizer.json"
-    for path in (weights, tokenizer):
-        if not path.is_file():
-            raise UserError(f"{folder} has no {path.name}: input embeddings cannot be read from it")
-    try:
-        numbers = Tokenizer.from_file(str(tokenizer)).get_vocab()
-    except Exception as error:  # the library has no exception class for a damaged file
-        raise UserError(f"{tokenizer} cannot be read ({str(error)[:200]!r})") from error
-    try:
-        with safe_open(weights, framework="numpy") as file:
-            name = next((key for key in file.keys() if key.endswith(_INPUT_EMBEDDINGS)), None)  # noqa: SIM118
-            if name is None:
-                raise UserError(f"{weights} has no {_INPUT_EMBEDDINGS}")
-            matrix = file.get_tensor(name).astype(np.float32)
-    except (SafetensorError, OSError, ValueError, TypeError) as error:  # TypeError: numpy has no bfloat16
-        raise UserError(f"{weights} cannot be read ({str(error)[:200]!r})") from error
+def encoder_vectors(name: str, vocabulary: Sequence[str]) -> TokenVectors:
+    """Read the input embeddings of an encoder by name, see `lexical.encoders`."""
+    numbers = read_tokenizer(name).get_vocab()
+    matrix = load_encoder("--model.vectors", name).get_input_embeddings().weight.numpy(force=True)
     pairs = [(i, numbers[token]) for i, token in enumerate(vocabulary) if _is_word(token) and token in numbers]
     tokens, rows = np.array(pairs, np.int64).reshape(-1, 2).T
     if not len(tokens):
-        raise UserError(f"{folder} has no vector for any token of the field")
-    if matrix.ndim != 2 or rows.max() >= len(matrix) or not np.isfinite(matrix[rows]).all():
-        raise UserError(f"{weights}: the input embeddings do not fit the tokenizer, or are not finite")
+        raise UserError(f"{name} has no vector for any token of the field")
+    if rows.max() >= len(matrix) or not np.isfinite(matrix[rows]).all():
+        raise UserError(f"{name}: the input embeddings do not fit the tokenizer, or are not finite")
     return TokenVectors(tokens.astype(np.int32), matrix[rows])
 
 

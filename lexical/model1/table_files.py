@@ -15,8 +15,8 @@ import json
 import os
 import reprlib
 import shutil
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -42,9 +42,9 @@ class SavedTable(NamedTuple):
 
 
 class TableWriter:
-    """Writes a table row by row, beside `folder`; `finish` renames it into place.
+    """Writes a table row by row, beside `folder`; after `finish` the context renames it into place.
 
-    Use as a context: after an error or Ctrl-C nothing is left.
+    After an error or Ctrl-C nothing is left.
     """
 
     def __init__(self, folder: Path, vocabulary: Sequence[str]) -> None:
@@ -52,21 +52,18 @@ class TableWriter:
             raise ValueError("the vocabulary has a token twice")
         if broken := next((token for token in vocabulary if "\n" in token), None):
             raise ValueError(f"the token {broken!r} contains a line feed: {VOCABULARY} cannot hold it")
-        self.folder, self.vocabulary = _own_folder(folder), vocabulary
-        self.beside = self.folder.with_name(f".{self.folder.name}.{os.getpid()}")
+        self.folder, self.vocabulary = folder, vocabulary
         self.lengths: list[int] = []
+        self._opened = ExitStack()
 
     def __enter__(self) -> TableWriter:
-        shutil.rmtree(self.beside, ignore_errors=True)
-        self.beside.mkdir(parents=True)
-        self._parts = {name: (self.beside / name).open("w+b") for name in ("document_tokens", "probabilities")}
+        self.beside = self._opened.enter_context(_replaced(self.folder))
+        names = ("document_tokens", "probabilities")
+        self._parts = {name: self._opened.enter_context((self.beside / name).open("w+b")) for name in names}
         return self
 
-    def __exit__(self, *error: object) -> None:
-        for part in self._parts.values():
-            with suppress(OSError):  # closing flushes again what a full disk refused
-                part.close()
-        shutil.rmtree(self.beside, ignore_errors=True)
+    def __exit__(self, *error: Any) -> None:
+        self._opened.__exit__(*error)
 
     def append(self, document_tokens: np.ndarray, probabilities: np.ndarray) -> None:
         """Write the row of the next query token; document tokens ascending."""
@@ -77,7 +74,7 @@ class TableWriter:
         self._parts["probabilities"].write(np.ascontiguousarray(probabilities, np.float32).data)
 
     def finish(self, meta: dict[str, Any]) -> None:
-        """Complete the table and rename it into place; `meta` describes what produced it."""
+        """Complete the table; `meta` describes what produced it."""
         if len(self.lengths) != len(self.vocabulary):
             raise ValueError(f"{len(self.lengths):,} rows for {len(self.vocabulary):,} tokens")
         self._assemble(offsets_of(np.array(self.lengths, np.int64)))
@@ -93,7 +90,6 @@ class TableWriter:
         }
         text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         (self.beside / META).write_text(text, "utf-8")
-        _put_in_place(self.beside, self.folder)
 
     def _assemble(self, offsets: np.ndarray) -> None:
         """Write the safetensors file: length of the header, header (JSON), the arrays one after the other."""
@@ -127,41 +123,34 @@ def save_table(table: TranslationTable, vocabulary: Sequence[str], meta: dict[st
 
 def link_table(source: Path, folder: Path) -> None:
     """Put the table of `source` into `folder` too, by hard links where the disk allows that."""
-    folder = _own_folder(folder)
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
-    try:
+    with _replaced(folder) as beside:
         for name in FILES:
             try:
                 os.link(source / name, beside / name)
             except OSError:  # another disk, or one without links
                 shutil.copyfile(source / name, beside / name)
-        _put_in_place(beside, folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
 
 
-def _own_folder(folder: Path) -> Path:
-    """Return the absolute path; refuse a folder that contains anything but a table."""
+@contextmanager
+def _replaced(folder: Path) -> Iterator[Path]:
+    """Yield a folder beside `folder`, which takes its place if it has a complete table in the end."""
     folder = Path(folder).resolve()
     if folder.is_dir() and (others := {path.name for path in folder.iterdir()} - set(FILES)):
         raise UserError(f"{folder} contains {min(others)!r}: a translation table needs a folder of its own")
-    return folder
-
-
-def _put_in_place(beside: Path, folder: Path) -> None:
-    """Rename a finished table; remove the old one only afterwards."""
-    old = beside.with_name(f"{beside.name}.old")
-    if folder.is_dir():
-        folder.rename(old)
+    beside, old = (folder.with_name(f".{folder.name}.{os.getpid()}{suffix}") for suffix in ("", ".old"))
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
     try:
-        beside.rename(folder)
-    except BaseException:
-        if old.is_dir():
+        yield beside
+        if (beside / META).is_file():
+            if folder.is_dir():
+                folder.rename(old)
+            beside.rename(folder)
+    finally:
+        if old.is_dir() and not folder.exists():
             old.rename(folder)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+        for path in (beside, old):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def load_table(folder: Path) -> SavedTable:
@@ -225,15 +214,13 @@ def _problem(offsets: np.ndarray, tokens: np.ndarray, probabilities: np.ndarray,
         return "the offsets of its rows are out of order"
     if len(tokens) != len(probabilities):
         return f"{len(tokens):,} tokens and {len(probabilities):,} probabilities"
-    if not len(tokens):
-        return None
-    if tokens.min() < 0 or tokens.max() >= vocabulary_size:
+    if tokens.min(initial=0) < 0 or tokens.max(initial=-1) >= vocabulary_size:
         return "it has token ids outside of its vocabulary"
     descends, bounds = tokens[1:] <= tokens[:-1], offsets[1:-1]
     descends[bounds[(bounds > 0) & (bounds < len(tokens))] - 1] = False  # a new row may start with any token
     if descends.any():
         return "the tokens of a row are not ascending"
-    if not np.isfinite(probabilities).all() or probabilities.min() < 0 or probabilities.max() > 1:
+    if not ((probabilities >= 0) & (probabilities <= 1)).all():
         return "it has probabilities that are not between 0 and 1"
     return None
 

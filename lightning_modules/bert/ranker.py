@@ -34,11 +34,10 @@ import lightning as L
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from lexical.batches import DataNeeds, PairOptions, RankingBatch, ValidationSample
-from lexical.encoders import PACKAGED, check_word_pieces, encoder_folder
+from lexical.encoders import PACKAGED, check_word_pieces, encoder_folder, read_tokenizer
 from lexical.errors import UserError, require
 from lexical.evidence import Evidence, model1_evidence
 from lexical.index.ragged import Ragged, ragged
@@ -399,7 +398,7 @@ class BertRanker(NeuralRanker):
             precision = settings.pop("precision", None)  # missing in folders of older versions
             if set(settings) != set(SHAPES):
                 raise ValueError(f"ranker.json must have {', '.join(SHAPES)}")
-            tokenizer = read_tokenizer(folder)
+            tokenizer = read_tokenizer(str(folder))
             ids = tokenizer.get_vocab()
             vocabulary = sorted(ids, key=lambda piece: ids[piece])
             ranker = cls(backbone=str(folder), **settings)
@@ -417,7 +416,7 @@ class BertRanker(NeuralRanker):
         """Return (pairs,) float32 scores of (queries[i], documents[i])."""
         if len(queries) != len(documents):
             raise ValueError(f"{len(queries):,} queries for {len(documents):,} documents: give a query for each")
-        tokenizer = self.tokenizer = self.tokenizer or read_tokenizer(Path(encoder_folder(self.backbone)))
+        tokenizer = self.tokenizer = self.tokenizer or read_tokenizer(self.backbone)
         query_tokens, document_tokens = (
             ragged([text.ids for text in tokenizer.encode_batch_fast(texts, add_special_tokens=False)], np.int32)
             for texts in (queries, documents)
@@ -425,12 +424,3 @@ class BertRanker(NeuralRanker):
         candidates = Ragged(np.arange(len(documents) + 1), np.arange(len(documents), dtype=np.int32))
         forward: Any = None  # bags of words are not read
         return self.score(RankingBatch(forward, query_tokens, candidates, document_tokens))
-
-
-def read_tokenizer(folder: Path) -> Tokenizer:
-    """Return a tokenizer of whole texts, for which "[SEP]" in a text is text, not a separator."""
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    tokenizer.encode_special_tokens = True
-    return tokenizer

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lexical.batches import DevelopmentBatch
-from lexical.encoders import PACKAGED, packaged_encoder
+from lexical.encoders import PACKAGED
 from lexical.errors import UserError
 from lexical.model1.embedding_table import TokenVectors, encoder_vectors, file_vectors, nearest_translations
 from lexical.terminal import progress_bar, say
@@ -20,8 +20,8 @@ class Model1Embed(TranslationRanker):
 
     Args:
         field: word, lemm, word_all or bwps.
-        vectors: "packaged" (input embeddings of the packaged encoder), the folder of another encoder
-            (model.safetensors, tokenizer.json), or a text file of word vectors.
+        vectors: "packaged" (input embeddings of the packaged encoder), the folder of another encoder,
+            or a text file of word vectors.
         neighbours: nearest tokens that a document token translates to.
         p_self: T(t|t); tuned on development when not given.
         smoothing: lambda, the weight of P(q|C); tuned on development when not given.
@@ -68,7 +68,6 @@ def check_vectors(vectors: str) -> None:
 def read_vectors(vectors: str, vocabulary: list[str]) -> TokenVectors:
     """Read what `--model.vectors` names: "packaged" (input embeddings of the packaged encoder), the folder of another
     encoder, or a text file of vectors."""
-    if vectors == PACKAGED:
-        return encoder_vectors(packaged_encoder(), vocabulary)
-    path = Path(vectors).expanduser()
-    return encoder_vectors(path, vocabulary) if path.is_dir() else file_vectors(path, vocabulary)
+    if vectors == PACKAGED or Path(vectors).expanduser().is_dir():
+        return encoder_vectors(vectors, vocabulary)
+    return file_vectors(Path(vectors).expanduser(), vocabulary)

@@ -136,8 +136,8 @@ def test_words_may_have_any_sign_but_a_blank(tmp_path: Path) -> None:
         (b"-2 3 0.5", "source id -2 is not in"),
         (b"2 0 0.5", "target id 0 is not in"),  # NULL is never a target
         (b"2 7 0.5", "target id 7 is not in"),
-        (b"2 2 0.1", "this pair of ids is on an earlier line already"),
-        (b"0 2 0.1", "this pair of ids is on an earlier line already"),
+        (b"2 2 0.1", "the source id 2 has the same target on an earlier line already"),
+        (b"0 2 0.1", "the source id 0 has the same target on an earlier line already"),
     ],
 )
 def test_a_broken_line_is_named_with_its_file_and_number(line: bytes, reason: str, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_broken_line_is_found_among_many(line: int, tmp_path: Path) -> None:
 
 def test_the_first_repeated_pair_is_named(tmp_path: Path) -> None:
     lines = "7 2 0.5\n2 4 0.5\n2 2 0.5\n7 2 0.4\n2 4 0.4\n2 2 0.4\n"
-    assert "line 4: this pair" in error_of(written(tmp_path, lines))
+    assert "line 4: the source id 7 has the same target" in error_of(written(tmp_path, lines))
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

@@ -17,9 +17,8 @@ from transformers import AutoModel
 from datamodules import Folder
 from datamodules.candidates.candidate_sets import recall
 from datamodules.candidates.dense import build_dense_index, encode, load_dense_encoder, retrieve_dense
-from datamodules.text.analysis import load_tokenizer
 from datamodules.text.collection import TABLE, read_texts
-from lexical.encoders import PACKAGED, packaged_encoder
+from lexical.encoders import PACKAGED, packaged_encoder, read_tokenizer
 from lexical.errors import UserError
 from lexical.index.ragged import Ragged, ragged
 from lexical.ranking.fusion import reciprocal_rank_fusion
@@ -45,7 +44,7 @@ def documents_of(data: Folder) -> Path:
 def test_vectors_are_means_over_the_prepared_word_pieces(data: Folder, encoder: Any) -> None:
     """[CLS], the pieces of the text, [SEP]: through the encoder alone, without sentence-transformers."""
     texts = [*read_texts(documents_of(data), 0, 20), "what is a [SEP] in a text?"]
-    tokenizer, model = load_tokenizer(PACKAGED), AutoModel.from_pretrained(str(packaged_encoder())).eval()
+    tokenizer, model = read_tokenizer(PACKAGED), AutoModel.from_pretrained(str(packaged_encoder())).eval()
     expected = []
     for text in texts:
         pieces = tokenizer.encode(text, add_special_tokens=False).ids[:126]

@@ -26,10 +26,9 @@ from datamodules.text.analysis import (
     WordPieceAnalyser,
     analyser_identity,
     analyser_of,
-    load_tokenizer,
-    packaged_encoder,
     stop_words,
 )
+from lexical.encoders import packaged_encoder, read_tokenizer
 from lexical.errors import UserError
 from tests.fixtures.small_folder import write_small_folder
 
@@ -279,7 +278,7 @@ def test_settings_that_cannot_work_are_one_clear_line(tmp_path: Path) -> None:
     ):
         SpacyAnalyser("en_nowhere_sm")
     with pytest.raises(UserError, match=r"has no tokenizer\.json: save the tokenizer there with save_pretrained$"):
-        load_tokenizer(str(tmp_path))
+        read_tokenizer(str(tmp_path))
 
 
 def test_each_field_has_its_analyser_and_its_identity() -> None:

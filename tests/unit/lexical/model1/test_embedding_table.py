@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lexical.encoders import packaged_encoder
+from lexical.encoders import PACKAGED
 from lexical.model1 import embedding_table
 from lexical.model1.embedding_table import TokenVectors, encoder_vectors, nearest_translations
 
@@ -71,7 +71,7 @@ def test_many_vectors_are_searched_by_a_graph(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_special_pieces_of_the_encoder_have_no_vector() -> None:
-    given = encoder_vectors(packaged_encoder(), ["[CLS]", "ship", "[unused7]", "nosuchpiece", "boat", "["])
+    given = encoder_vectors(PACKAGED, ["[CLS]", "ship", "[unused7]", "nosuchpiece", "boat", "["])
     assert given.tokens.tolist() == [1, 4, 5]
     assert given.vectors.shape == (3, 384) and given.vectors.dtype == np.float32
     assert np.isfinite(given.vectors).all() and not np.array_equal(given.vectors[0], given.vectors[1])

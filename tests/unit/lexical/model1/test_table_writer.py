@@ -128,8 +128,8 @@ def test_a_finished_table_replaces_the_old_one(tmp_path: Path) -> None:
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(UserError, match=r"contains 'notes.txt'"):
-        TableWriter(tmp_path, WORDS)
+    with pytest.raises(UserError, match=r"contains 'notes.txt'"), TableWriter(tmp_path, WORDS):
+        pass
     assert bytes_of(tmp_path) == {"notes.txt": b"mine"}
 
 

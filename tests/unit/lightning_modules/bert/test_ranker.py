@@ -13,12 +13,11 @@ import torch
 
 import lightning_modules.bert.ranker
 from lexical.batches import RankingBatch
-from lexical.encoders import packaged_encoder
+from lexical.encoders import PACKAGED, read_tokenizer
 from lexical.errors import UserError
 from lexical.index.ragged import ragged
 from lightning_modules import BertRanker
 from lightning_modules.bert.chunk_encoder import BF16, _fall_back_to_float32, cpu_has_bf16, encoder_dtype
-from lightning_modules.bert.ranker import read_tokenizer
 from lightning_modules.neural_ranker import to_tensors
 from tests.fixtures.tiny_bert import VOCABULARY, tiny_ranker, write_tiny_bert, write_tiny_tokenizer
 
@@ -95,7 +94,7 @@ def test_the_packaged_encoder_scores_the_same_to_the_bit_with_any_number_of_thre
     precision: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lightning_modules.bert.ranker, "CPU_SLICE", 256)  # several slices: threads work side by side
-    ids = read_tokenizer(packaged_encoder()).get_vocab()
+    ids = read_tokenizer(PACKAGED).get_vocab()
     vocabulary = sorted(ids, key=lambda piece: ids[piece])
     ranker = BertRanker(head="model1", chunks=2, positions=128)
     ranker.use_precision(precision)
