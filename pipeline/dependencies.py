@@ -50,13 +50,11 @@ def write_dependencies(ranker: Ranker, folder: RunFolder) -> None:
 
 def changed_dependency(folder: RunFolder) -> str | None:
     """Return the first dependency that is missing or was trained again since the ranker in `folder` was made."""
-    content = read_json(folder.dependencies) if folder.dependencies.is_file() else {}
-    for name, saved in content.items() if isinstance(content, dict) else ():
-        run = RunFolder(folder.path.parent.parent / name / str(saved.get("run")))
-        if "/" in name:
-            run = RunFolder(Path(name).expanduser())
-        if not run.config.is_file() or not run.checkpoint.is_file() or digest(run) != saved.get("digest"):
-            return str(name)
+    content: dict[str, dict[str, str]] = read_json(folder.dependencies) if folder.dependencies.is_file() else {}
+    for name, saved in content.items():
+        run = RunFolder(Path(name).expanduser() if "/" in name else folder.path.parent.parent / name / saved["run"])
+        if not run.config.is_file() or not run.checkpoint.is_file() or digest(run) != saved["digest"]:
+            return name
     return None
 
 

@@ -23,7 +23,7 @@ from evaluation.results_table import Result, build_table, latex, markdown, paper
 from evaluation.score_histogram import score_histogram
 from lexical.errors import UserError
 from lexical.ranking.fusion import fuse
-from lexical.small_files import write_json, write_text
+from lexical.small_files import read_json, write_json, write_text
 from lexical.terminal import be_silent, say
 from lightning_modules.ranker import Ranker
 from lightning_modules.registry import row_of
@@ -32,7 +32,7 @@ from pipeline.configs import CONFIGS, import_from, names
 from pipeline.dependencies import changed_dependency
 from pipeline.processes import is_rank_zero, leave_process_group, process_count
 from pipeline.results import MeasuredRow, SeedResults, collect_rows
-from pipeline.run_folder import RunFolder, entry, trained_models
+from pipeline.run_folder import RunFolder, trained_models
 from pipeline.tracked_results import track_evaluation, track_summaries
 from pipeline.training import check_precision, quiet_lightning
 
@@ -58,8 +58,9 @@ def evaluate_rankers(parsed: Namespace, data: RetrievalData) -> list[Result]:
     failed = []
     for run in (RunFolder(data_folder / name / f"seed-{seed}") for name in selected for seed in trained[name]):
         try:
-            skipped = parsed.skip_measured and _is_measured(run, data)
-            if not skipped and (results := _evaluate_ranker(run, data, parsed)):
+            if parsed.skip_measured and _is_measured(run, data):
+                continue
+            if results := _evaluate_ranker(run, data, parsed):
                 measured[run] = results
         except UserError as error:  # costs this ranker, not the table of the others
             failed.append(str(error))
@@ -92,7 +93,7 @@ def check_is_trained(
 def load_trained(run: RunFolder, data: RetrievalData) -> Ranker:
     """Return a trained ranker with the settings of its config.yaml, checked against this data."""
     name = run.model
-    if entry(run.development, "data") != data.fingerprint():
+    if read_json(run.development).get("data") != data.fingerprint():
         raise UserError(
             f"{name} was trained on other data or candidates than these: give the same --data settings, "
             f"or train it again: python train.py --model {name}"
@@ -130,7 +131,7 @@ def write_results(rows: Sequence[MeasuredRow], data: RetrievalData, data_folder:
 
 def _is_measured(run: RunFolder, data: RetrievalData) -> bool:
     """Return whether the ranker was measured on this very data; a training removes what was measured before it."""
-    return run.evaluation.is_file() and entry(run.evaluation, "data") == data.fingerprint()
+    return run.evaluation.is_file() and read_json(run.evaluation).get("data") == data.fingerprint()
 
 
 def _evaluate_ranker(run: RunFolder, data: RetrievalData, parsed: Namespace) -> SeedResults | None:

@@ -11,6 +11,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,12 +78,17 @@ class PlannedRanker(NamedTuple):
         trained = run.load_config().get("model") or {}
         relevant = self.settings.keys() - set(IRRELEVANT_SETTINGS["model"])
         changed = any(trained.get(key) != self.settings[key] for key in relevant)
-        return TO_DO if changed or (not has_results_only(run) and changed_dependency(run)) else DONE
+        return TO_DO if changed or (not _is_absent(run) and changed_dependency(run)) else DONE
+
+    @property
+    def has_results_only(self) -> bool:
+        """Whether it was measured, but is not here; if its settings have changed, it is trained again anyway."""
+        return self.state(self.runs[0]) == DONE and _is_absent(self.runs[0])
 
 
-def has_results_only(run: RunFolder) -> bool:
-    """Return whether the ranker was measured, but is not here: `results/` of this project has no checkpoints."""
-    return run.config.is_file() and run.evaluation.is_file() and not run.checkpoint.is_file()
+def _is_absent(run: RunFolder) -> bool:
+    """Return whether a measured ranker is not here: `results/` of this project has no checkpoints."""
+    return run.evaluation.is_file() and not run.checkpoint.is_file()
 
 
 def read_options(argv: Sequence[str]) -> Options:
@@ -105,35 +112,23 @@ def plan_rows(names: Iterable[str], options: Options) -> list[PlannedRanker]:
     which has no checkpoints), and the rows that depend on either.
     """
     patterns = resolve(options.shared).left_out
-    planned: dict[str, PlannedRanker] = {}
-    left_out: set[str] = set()
 
-    def add(name: str) -> bool:
-        """Plan a row, its dependencies first; return whether it can be trained."""
-        if name in planned or name in left_out:
-            return name in planned
-        left_out.add(name)
+    @cache
+    def plan(name: str) -> list[PlannedRanker]:
+        """Return a row behind those that it depends on; nothing if it is left out."""
         if any(fnmatchcase(name, pattern) for pattern in patterns):
-            return False
+            return []
         ranker = plan_ranker(name, name, options, options.folder)
-        if not all(add(dependency) for dependency in ranker.dependencies):
-            return False
-        absent = [part for part in ranker.dependencies if _is_absent(planned[part])]
+        dependencies = [plan(dependency) for dependency in ranker.dependencies]
+        if not all(dependencies):
+            return []
+        absent = [part.title for *_, part in dependencies if part.has_results_only]
         if absent and ranker.state(ranker.runs[0]) != DONE:
             say(f"{name} is left out: {options.folder} has results of {', '.join(absent)}, but not the trained rankers")
-            return False
-        left_out.remove(name)
-        planned[name] = ranker
-        return True
+            return []
+        return [*chain.from_iterable(dependencies), ranker]
 
-    for name in names:
-        add(name)
-    return list(planned.values())
-
-
-def _is_absent(ranker: PlannedRanker) -> bool:
-    """Return whether there are only results of a row; if its settings have changed, it is trained again anyway."""
-    return ranker.state(ranker.runs[0]) == DONE and has_results_only(ranker.runs[0])
+    return list({ranker.title: ranker for name in names for ranker in plan(name)}.values())
 
 
 def plan_ranker(
@@ -177,7 +172,10 @@ def plan_steps(rankers: Sequence[PlannedRanker], options: Options) -> dict[str, 
         }
         waits_for = tuple(step.title for step in before)
         common = [*options.shared, "--output_dir", str(ranker.folder.parent)]
-        changes = [f"--model.{key}={_as_argument(value)}" for key, value in ranker.changes.items()]
+        changes = [
+            f"--model.{key}={value if isinstance(value, str) else json.dumps(value)}"
+            for key, value in ranker.changes.items()
+        ]
         train = ["train.py", "--model", ranker.model, *common, "--skip_trained", "true", *changes, "--seed"]
         trainings = [
             Step(f"{ranker.title}, seed {run.seed}", [*train, str(run.seed)], state, seconds["train"], waits_for,
@@ -203,18 +201,11 @@ def _first_seconds(paths: Iterable[Path]) -> float | None:
     return None
 
 
-def _as_argument(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def run_plan(title: str, steps: Mapping[str, Sequence[Step]], at_once: int, logs: Path) -> list[Step]:
-    """Print the plan, then run its steps; return those that failed. Where some run `at_once`, they write to `logs`."""
-    print_plan(title, steps, at_once)
-    return run_steps([step for group in steps.values() for step in group], at_once, logs)
+    """Print what is done and to do for each ranker, with the time it will take; run it and return what failed.
 
-
-def print_plan(title: str, steps: Mapping[str, Sequence[Step]], at_once: int) -> None:
-    """Print what is done and to do for each ranker, with the time it will take."""
+    Steps that run `at_once` write to `logs`.
+    """
     every_step = [step for group in steps.values() for step in group]
     table = Table("ranker", "training", "measurement", "to do, about", title=f"{title}: {len(every_step)} steps")
     for ranker, (*trainings, measurement) in steps.items():
@@ -225,6 +216,7 @@ def print_plan(title: str, steps: Mapping[str, Sequence[Step]], at_once: int) ->
     say(f"to do: about {time_left(every_step)}; estimates are from earlier runs, or from 2 CPU cores without a GPU")
     if at_once > 1:
         say(f"{at_once} steps run at once: speeds in the table will be those of a busy machine")
+    return run_steps(every_step, at_once, logs)
 
 
 def time_left(steps: Sequence[Step]) -> str:

@@ -12,7 +12,6 @@ import yaml
 
 from evaluation.measurements import per_query_path, ranking_name
 from lexical.errors import UserError
-from lexical.small_files import read_json
 from lightning_modules.model1.translation_ranker import TABLE_FOLDER
 from lightning_modules.trained import CHECKPOINT
 
@@ -108,11 +107,3 @@ def trained_models(data_folder: Path) -> dict[str, list[int]]:
         if seed.isdigit():
             seeds.setdefault(path.parent.parent.name, []).append(int(seed))
     return {name: sorted(numbers) for name, numbers in seeds.items()}
-
-
-def entry(path: Path, key: str) -> Any:
-    """Return one entry of a JSON file that this project has written."""
-    content = read_json(path)
-    if not isinstance(content, dict) or key not in content:
-        raise UserError(f"{path} is damaged (it has no {key!r}): train this ranker again")
-    return content[key]

@@ -51,36 +51,36 @@ def train_ranker(cli: RankerCLI) -> dict[str, float]:
         be_silent()
     config = cli.config_as_dict()
     skip_trained = config.pop("skip_trained")
-    _settle(config, model, name)
+    strategy = _settle(config, model, name)
     folder = RunFolder.of(config["output_dir"], data.name, name, config["seed"])
-    if is_rank_zero():
-        say(f"{name} on {data.name}, seed {config['seed']}: results go to {folder.path}")
+    say(f"{name} on {data.name}, seed {folder.seed}: results go to {folder.path}")
     quiet_lightning()
     check_dependencies(model, name, folder, data.fingerprint()) if model.dependencies else None
     if skip_trained and (metrics := _trained_already(folder, config, data)):
-        say(f"{name}, seed {config['seed']}: already trained with these settings, kept")
+        say(f"{name}, seed {folder.seed}: already trained with these settings, kept")
         return metrics if is_rank_zero() else {}
     model.check_inputs()
     checkpoint = checkpoint_to_resume(folder, config, data) if isinstance(model, NeuralRanker) else None
-    run, loggers = _start_logging(folder, config, data, name, resumed=checkpoint is not None)
-    trainer = cli.instantiate_trainer(
-        **config["trainer"], callbacks=_callbacks(model, folder, run), logger=loggers, default_root_dir=str(folder.path)
-    )
+    run, loggers = _start_logging(folder, config, data, resumed=checkpoint is not None)
+    surroundings = {"callbacks": _callbacks(model, folder, run), "logger": loggers, "default_root_dir": folder.path}
+    trainer = cli.instantiate_trainer(**config["trainer"] | surroundings | {"strategy": strategy})
     torch.set_num_threads(threads)  # numba's kernels may have changed OpenMP's; it would change the rounding
     _fit(trainer, model, data, checkpoint)
     leave_process_group()
     if not is_rank_zero():
         return {}
-    if config["trainer"]["fast_dev_run"] or not model.development:
+    metrics = model.development
+    if config["trainer"]["fast_dev_run"] or not metrics:
         say("nothing is saved: this was a trial (fast_dev_run), or there was no epoch to train")
         return {}
-    metrics = dict(model.development)
     for logger in trainer.loggers:
         logger.log_metrics(metrics)
         logger.save()
-    _save(trainer, model, name, folder, config, time.perf_counter() - started, data)
-    track_training(run, folder, data, metrics | model.findings())
-    _report(name, model, folder)
+    measured = {**metrics, **model.findings()}
+    seconds = round(time.perf_counter() - started, 1)
+    _save(trainer, model, folder, config, {**measured, "seconds": seconds, "data": data.fingerprint()})
+    track_training(run, folder, data, measured)
+    _report(model, folder)
     return metrics
 
 
@@ -102,8 +102,8 @@ def check_precision(precision: Any, model: Ranker) -> None:
 # --- before the training
 
 
-def _settle(config: dict[str, Any], model: Ranker, name: str) -> None:
-    """Write what depends on the ranker and the machine into the configuration: what is saved is what ran."""
+def _settle(config: dict[str, Any], model: Ranker, name: str) -> Any:
+    """Write what depends on the ranker and the machine into the configuration; return the trainer's strategy."""
     trainer = config["trainer"]
     if not model.has_seeds and config["seed"] != 1:
         say(f"{name} draws nothing at random: --seed {config['seed']} is ignored, results go to seed-1")
@@ -114,28 +114,27 @@ def _settle(config: dict[str, Any], model: Ranker, name: str) -> None:
     gpu = trainer["accelerator"] in ("auto", "gpu", "cuda") and torch.cuda.is_available()
     trainer["precision"] = trainer["precision"] or model.default_precision(gpu)
     check_precision(trainer["precision"], model)
-    processes = process_count(trainer)
-    if trainer["strategy"] == "auto":
-        trainer["strategy"] = model.default_strategy(processes)
     for key in ("logger", "callbacks", "default_root_dir"):
         trainer.pop(key, None)
+    processes = process_count(trainer)
+    return model.default_strategy(processes) if trainer["strategy"] == "auto" else trainer["strategy"]
 
 
 def _trained_already(folder: RunFolder, config: dict[str, Any], data: RetrievalData) -> dict[str, float]:
     """Return what a complete training with these settings on this data has measured; empty if there is none."""
-    if not folder.config.is_file() or changed_dependency(folder) is not None:
-        return {}
-    if settings_that_matter(folder.load_config()) != settings_that_matter(config):
+    if not folder.config.is_file() or settings_that_matter(folder.load_config()) != settings_that_matter(config):
         return {}
     measured = read_json(folder.development)
-    if measured.get("data") != data.fingerprint():
+    if measured.get("data") != data.fingerprint() or changed_dependency(folder) is not None:
         return {}
     return {key: value for key, value in measured.items() if key.startswith("development/mrr")}
 
 
 def checkpoint_to_resume(folder: RunFolder, config: dict[str, Any], data: RetrievalData) -> Path | None:
     """Return last.ckpt of an unfinished training with the same settings on the same data."""
-    started_with = _started_with(config, data)
+    # what determines the weights; the number of processes does so through dropout only
+    trainer = {key: value for key, value in config["trainer"].items() if key not in ("num_nodes", "log_every_n_steps")}
+    started_with = {"settings": fingerprint([config["seed"], config["model"], trainer]), "data": data.fingerprint()}
     path = folder.last_checkpoint
     if path.is_file() and folder.training.is_file():
         try:
@@ -156,22 +155,14 @@ def checkpoint_to_resume(folder: RunFolder, config: dict[str, Any], data: Retrie
     return None
 
 
-def _started_with(config: dict[str, Any], data: RetrievalData) -> dict[str, Any]:
-    """Return what determines the weights. The number of processes does so through dropout only."""
-    trainer = {key: value for key, value in config["trainer"].items() if key not in ("num_nodes", "log_every_n_steps")}
-    settings = [config["seed"], config["model"], {**trainer, "strategy": str(trainer["strategy"])}]
-    return {"settings": fingerprint(settings), "data": data.fingerprint()}
-
-
 def _start_logging(
-    folder: RunFolder, config: dict[str, Any], data: RetrievalData, name: str, resumed: bool
+    folder: RunFolder, config: dict[str, Any], data: RetrievalData, resumed: bool
 ) -> tuple[Any, list[Logger]]:
     """Return the W&B run, None without tracking, and the loggers of the trainer; nothing beyond rank zero."""
     if not is_rank_zero() or config["trainer"]["fast_dev_run"]:
         return None, []
     _keep_metrics(folder.path, resumed)
-    config = {**config, "trainer": {**config["trainer"], "strategy": str(config["trainer"]["strategy"])}}
-    run = start_run(folder.path, config, model=name, data=data.name, seed=config["seed"], job_type="train")
+    run = start_run(folder.path, config, model=folder.model, data=data.name, seed=folder.seed, job_type="train")
     loggers: list[Logger] = [CSVLogger(folder.path, name="", version="")]
     if run is not None:
         for metric, summary in LOGGED_METRICS.items():
@@ -211,9 +202,8 @@ def _fit(trainer: L.Trainer, model: Ranker, data: L.LightningDataModule, checkpo
 
 
 def _save(
-    trainer: L.Trainer, model: Ranker, name: str, folder: RunFolder, config: dict[str, Any], seconds: float,
-    data: RetrievalData,
-) -> None:  # fmt: skip
+    trainer: L.Trainer, model: Ranker, folder: RunFolder, config: dict[str, Any], measured: dict[str, Any]
+) -> None:
     """Replace the results of an earlier training in this folder; config.yaml comes last."""
     exported = folder.table if getattr(model, "export", None) else None  # written when fitting ended
     folder.remove_results(keep=exported)
@@ -221,17 +211,15 @@ def _save(
     model.save_artifacts(folder.path)
     if fusion := (model.fusion or getattr(model, "stages", None)):
         if "features" in fusion:
-            fusion = {**fusion, "features": ["bm25_lemm", f"{name} (alone)"]}
+            fusion = {**fusion, "features": ["bm25_lemm", f"{folder.model} (alone)"]}
         write_json(folder.fusion, fusion)
     write_dependencies(model, folder)
-    measured = {**model.development, **model.findings(), "seconds": round(seconds, 1), "data": data.fingerprint()}
     write_json(folder.development, measured)
-    config["trainer"]["strategy"] = str(config["trainer"]["strategy"])
     write_text(folder.config, yaml.safe_dump(config, sort_keys=False))
 
 
-def _report(name: str, model: Ranker, folder: RunFolder) -> None:
-    metrics = model.development
+def _report(model: Ranker, folder: RunFolder) -> None:
+    name, metrics = folder.model, model.development
     found = [f"{key} {value:g}" for key, value in model.findings().items() if "/" not in key]
     parameters = ", ".join([f"field {model.field}", *(["development_cpu"] if model.sampled else []), *found])
     alone = f", alone {metrics['development/mrr_alone']:.4f}" if "development/mrr_alone" in metrics else ""
