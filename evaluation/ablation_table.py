@@ -24,20 +24,14 @@ HEADER = [
 
 
 class Ablation(NamedTuple):
-    """A line of configs/ablations.yaml.
-
-    row: the base, a ranker of configs/model.
-    ranker: the one that is trained, where that is not the row.
-    changes: setting -> value.
-    measure_only: the trained base is measured with these settings.
-    """
+    """A line of configs/ablations.yaml."""
 
     name: str
-    row: str
+    row: str  # the base, a ranker of configs/model
     claim: str
-    ranker: str = ""
-    changes: Mapping[str, Any] = {}
-    measure_only: bool = False
+    ranker: str = ""  # the one that is trained, where that is not the row
+    changes: Mapping[str, Any] = {}  # setting -> value
+    measure_only: bool = False  # the trained base is measured with these settings
 
     @property
     def is_base(self) -> bool:
@@ -64,18 +58,13 @@ class Export(NamedTuple):
 
 
 class MeasuredLine(NamedTuple):
-    """A line and its main measure on a query set.
-
-    row: values of the row, fused where it is a fusion.
-    alone: values of the ranker without BM25, where the row is a fusion.
-    against_base: test against the base; None for the base itself.
-    """
+    """A line and its main measure on a query set."""
 
     ablation: Ablation
-    row: Measurement
-    alone: Measurement | None = None
+    row: Measurement  # fused where the row is a fusion
+    alone: Measurement | None = None  # the ranker without BM25, where the row is a fusion
     export: Export | None = None
-    against_base: Verdict | None = None
+    against_base: Verdict | None = None  # None for the base itself
 
     def entry(self) -> dict[str, Any]:
         """Return the line's entry of ablations.json."""

@@ -8,7 +8,7 @@ from functools import cache, cached_property
 import numpy as np
 
 from evaluation.measurements import Measurement
-from evaluation.measures import main_measure, measure, recall_at
+from evaluation.measures import MRR, NDCG, RECALL, measure
 from lexical.batches import EvaluationSet
 from lexical.ranking.order import ranking_order
 from lexical.ranking.trec_run import Run
@@ -46,8 +46,8 @@ class EvaluatedSet:
     def measurements(self) -> list[Measurement]:
         """All measures of all variants: for each variant the main measure, then recall."""
         name, depth = self.query_set.name, self.query_set.depth
-        recalls = [recall_at(k) for k in sorted({FIRST_STAGE_DEPTH, depth}) if k <= depth]
-        names = [main_measure(self.query_set.graded), *recalls]
+        recalls = [f"{RECALL}{k}" for k in sorted({FIRST_STAGE_DEPTH, depth}) if k <= depth]
+        names = [NDCG if self.query_set.graded else MRR, *recalls]
         return [
             Measurement(name, alone, measure_name, list(values), np.array([list(values.values())]))
             for alone in self.variants

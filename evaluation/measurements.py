@@ -21,20 +21,13 @@ from lexical.small_files import write_text
 
 
 class Measurement(NamedTuple):
-    """One measure of the ranking of a query set.
-
-    query_set: its name.
-    alone: the ranker's own ranking, where the row of the results table is fused with BM25.
-    measure: MRR, nDCG@10 or recall@K.
-    queries: ids of all judged queries.
-    values: (seeds, queries) float64.
-    """
+    """One measure of the ranking of a query set."""
 
     query_set: str
-    alone: bool
-    measure: str
-    queries: Sequence[str]
-    values: np.ndarray
+    alone: bool  # the ranker's own ranking, where the row of the results table is fused with BM25
+    measure: str  # MRR, nDCG@10 or recall@K
+    queries: Sequence[str]  # ids of all judged queries
+    values: np.ndarray  # (seeds, queries) float64
 
     @property
     def key(self) -> tuple[str, bool, str]:

@@ -17,24 +17,16 @@ import pyarrow.compute as pc
 
 from lexical.ranking.trec_run import Run
 
-MRR, NDCG = "MRR", "nDCG@10"
-
-
-def main_measure(graded: bool) -> str:
-    return NDCG if graded else MRR
-
-
-def recall_at(depth: int) -> str:
-    return f"recall@{depth}"
+MRR, NDCG, RECALL = "MRR", "nDCG@10", "recall@"
 
 
 def is_recall(measure: str) -> bool:
-    return measure.startswith("recall@")
+    return measure.startswith(RECALL)
 
 
 def measure(run: Run, qrels: Sequence[tuple[str, str, int]], names: Sequence[str]) -> dict[str, dict[str, float]]:
     """Return measure -> query -> value for the measures `names` (MRR, nDCG@10, recall@K), for every judged query."""
-    measures = {_ir_measure(name): name for name in names}
+    measures = {ir_measures.parse_measure(name.replace(RECALL, "R@").replace(MRR, "RR")): name for name in names}
     judgements = [ir_measures.Qrel(query, document, grade) for query, document, grade in qrels]
     ranked = {
         query: {document: -float(rank) for rank, document in enumerate(documents)}
@@ -59,9 +51,3 @@ def _up_to_last_judged(run: Run, qrels: Sequence[tuple[str, str, int]]) -> Itera
         hits = np.flatnonzero(pc.is_in(documents, pa.array(judged.get(query, ()), documents.type)))
         if len(documents):
             yield query, documents[: 1 + max(hits, default=0)].to_pylist()
-
-
-def _ir_measure(name: str) -> ir_measures.Measure:
-    if is_recall(name):
-        return ir_measures.R @ int(name.removeprefix("recall@"))
-    return {MRR: ir_measures.RR, NDCG: ir_measures.nDCG @ 10}[name]

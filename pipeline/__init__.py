@@ -1,4 +1,1 @@
-"""What the entry scripts share.
-
-Named configs, folders of results, re-ranking, tracking. Only here do data and rankers meet.
-"""
+"""What the entry scripts share: named configs, run folders, tables, tracking. Only here do data and rankers meet."""

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from evaluation.ablation_table import Ablation, Export, MeasuredLine, compare_with_bases, markdown, read_ablations
-from evaluation.measurements import Measurement, over_seeds, per_query_path, read_measurements
+from evaluation.measurements import Measurement, over_seeds, read_measurements
 from lexical.errors import UserError, run_script
 from lexical.model1.table_files import TABLE, read_meta
 from lexical.small_files import read_json, write_json, write_text
@@ -39,7 +39,6 @@ from pipeline.plan import (
     read_options,
     run_plan,
 )
-from pipeline.run_folder import RunFolder
 from pipeline.scheduler import DONE, Step
 
 ABLATIONS = CONFIGS / "ablations.yaml"
@@ -161,18 +160,12 @@ def measured_line(entry: PlannedLine) -> MeasuredLine:
     def measurement(alone: bool) -> Measurement:
         return over_seeds(entry.line.name, [read_measurements(run.path, query_set, alone)[0] for run in runs])
 
-    has_alone = per_query_path(runs[0].path, query_set, alone=True).is_file()
-    alone = measurement(alone=True) if has_alone else None
-    return MeasuredLine(entry.line, measurement(alone=False), alone, _export(runs[0]))
-
-
-def _export(run: RunFolder) -> Export | None:
-    """Return the size of the table of an export."""
-    entries = read_json(run.development).get("table/entries")
-    if entries is None:
-        return None
-    share = read_meta(run.table)["export"]["share_of_pairs"]
-    return Export(int(entries), (run.table / TABLE).stat().st_size, float(share))
+    alone = measurement(alone=True) if runs[0].per_query(query_set, alone=True).is_file() else None
+    export = None
+    if entries := read_json(runs[0].development).get("table/entries"):
+        share = read_meta(runs[0].table)["export"]["share_of_pairs"]
+        export = Export(int(entries), (runs[0].table / TABLE).stat().st_size, float(share))
+    return MeasuredLine(entry.line, measurement(alone=False), alone, export)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """Plans of long work: rankers that are trained, each seed in a step of its own, and then measured.
 
 `train.py --model all` plans the rows of the results table, `pipeline.ablations` the same rankers with other settings.
-Each training and each measurement is a process of its own, so one that fails costs only what depends on it. What is
-trained and measured already is kept: interrupted and started again, the same command resumes.
+What is trained and measured already is kept: interrupted and started again, the same command resumes.
 """
 
 from __future__ import annotations
@@ -46,26 +45,17 @@ class Options(NamedTuple):
 
 
 class PlannedRanker(NamedTuple):
-    """A ranker that is trained with one or more seeds and measured.
+    """A ranker that is trained with one or more seeds and measured."""
 
-    title: the row of the results table, or the line of the ablations.
-    settings: hyper-parameters that YAML files and `changes` give.
-    folder: OUTPUT_DIR/<data>.
-    changes: settings that the command line gives, such as {"p_self": 0.0}.
-    dependencies: names of the trained rankers that it is made from.
-    prepare: called before each of its steps.
-    measure_only: there is nothing to train.
-    """
-
-    title: str
+    title: str  # the row of the results table, or the line of the ablations
     model: str
-    settings: dict[str, Any]
-    folder: Path
+    settings: dict[str, Any]  # hyper-parameters that YAML files and `changes` give
+    folder: Path  # OUTPUT_DIR/<data>
     seeds: int
-    changes: Mapping[str, Any]
-    dependencies: tuple[str, ...]
-    prepare: Callable[[], None] | None = None
-    measure_only: bool = False
+    changes: Mapping[str, Any]  # settings that the command line gives, such as {"p_self": 0.0}
+    dependencies: tuple[str, ...]  # names of the trained rankers that it is made from
+    prepare: Callable[[], None] | None = None  # called before each of its steps
+    measure_only: bool = False  # there is nothing to train
 
     @property
     def runs(self) -> list[RunFolder]:

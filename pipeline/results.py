@@ -50,20 +50,16 @@ class SeedResults(NamedTuple):
     def read(cls, run: RunFolder) -> SeedResults:
         saved = read_json(run.evaluation)
         try:
-            results = [Result(**entry) for entry in saved["results"]]
-            fusion = any(result.fused for result in results)
-            results = [result._replace(alone=fusion and not result.fused) for result in results]
+            fusion = any(entry["fused"] for entry in saved["results"])
+            results = [Result(**entry, alone=fusion and not entry["fused"]) for entry in saved["results"]]
             seed = cls(run, saved["data"], results, saved.get("histograms", []))
-            read = [measurement for ranking in seed.rankings for measurement in read_measurements(run.path, *ranking)]
-            measurements = {measurement.key: measurement for measurement in read}
-            sizes = {result.query_set: result.queries for result in results}
-            if any(len(measurement.queries) < sizes[measurement.query_set] for measurement in read):
-                raise KeyError("queries are missing")
-            return seed._replace(
-                results=[result._replace(measurement=measurements.get(result.key)) for result in results]
-            )
         except (TypeError, KeyError) as error:
             raise UserError(f"{run.evaluation} is damaged: evaluate this ranker again") from error
+        read = {one.key: one for ranking in seed.rankings for one in read_measurements(run.path, *ranking)}
+        results = [result._replace(measurement=read.get(result.key)) for result in results]
+        if any(result.measurement and len(result.measurement.queries) < result.queries for result in results):
+            raise UserError(f"{run.path}/per_query is damaged, queries are missing: evaluate this ranker again")
+        return seed._replace(results=results)
 
 
 class MeasuredRow(NamedTuple):

@@ -21,28 +21,20 @@ from lexical.errors import UserError
 from lexical.terminal import PREFIX, say
 
 ROOT = Path(__file__).resolve().parent.parent
-TO_DO, RESUMES, DONE = "to do", "resumes", "done"  # states of a step
+TO_DO, RESUMES, DONE = "to do", "resumes", "done"  # states of a step; one resumes from its checkpoint
 POLL = 0.1  # seconds
 PATIENCE = 30.0  # seconds that interrupted steps have to end
 
 
 class Step(NamedTuple):
-    """One subprocess that the scheduler runs.
+    """One subprocess that the scheduler runs."""
 
-    title: no other step has it.
-    command: a script of this project and its options.
-    state: TO_DO, RESUMES (there is a checkpoint) or DONE.
-    seconds: expected duration; None if unknown.
-    dependencies: titles of the steps that must succeed before this one.
-    prepare: called right before the step starts.
-    """
-
-    title: str
-    command: Sequence[str]
+    title: str  # no other step has it
+    command: Sequence[str]  # a script of this project and its options
     state: str = TO_DO
-    seconds: float | None = None
-    dependencies: tuple[str, ...] = ()
-    prepare: Callable[[], None] | None = None
+    seconds: float | None = None  # expected duration; None if unknown
+    dependencies: tuple[str, ...] = ()  # titles of the steps that must succeed before this one
+    prepare: Callable[[], None] | None = None  # called right before the step starts
 
 
 class _Running(NamedTuple):
@@ -140,10 +132,10 @@ def _interruptible(running: Sequence[_Running]) -> Iterator[None]:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    for number, handler in handlers.items():
-        if number != signal.SIGHUP or handler is not signal.SIG_IGN:  # nohup ignores it
-            signal.signal(number, interrupt)  # an ignored SIGINT, as of background jobs, would be ignored by the steps
+    numbers = [signal.SIGINT, signal.SIGTERM]  # an ignored SIGINT, as of background jobs, would be ignored by the steps
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        numbers.append(signal.SIGHUP)
+    handlers = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     except BaseException:

@@ -138,16 +138,11 @@ def score_chart(rows: Sequence[MeasuredRow], query_set: str) -> dict[str, Any] |
     stored = [(row, entry) for row in rows for entry in row.seeds[0].histograms if entry["query_set"] == query_set]
     if not stored:
         return None
-    names = [
-        f"{row.model}{' (alone)' if entry['alone'] else ''}, seed {row.seeds[0].run.seed}" for row, entry in stored
-    ]
-    values = [
-        {
-            "row": number, "low": entry["edges"][:-1], "high": entry["edges"][1:],
-            RELEVANT: entry["relevant"], OTHERS: entry["others"],
-        }
-        for number, (_, entry) in enumerate(stored)
-    ]  # fmt: skip
+    names, values = [], []
+    for number, (row, entry) in enumerate(stored):
+        names.append(f"{row.model}{' (alone)' if entry['alone'] else ''}, seed {row.seeds[0].run.seed}")
+        counts = {RELEVANT: entry["relevant"], OTHERS: entry["others"]}
+        values.append({"row": number, "low": entry["edges"][:-1], "high": entry["edges"][1:], **counts})
     bars = (
         alt.Chart()
         .transform_filter("datum.row == chosen")
