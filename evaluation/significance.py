@@ -111,20 +111,17 @@ def verdicts(
     `rows` are the per-query values of each row that was measured on it. Hypotheses about other rows are left out, and
     do not count for the correction.
     """
-    testable = [hypothesis for hypothesis in hypotheses if hypothesis.row in rows and hypothesis.against in rows]
-    tests = [compare(test, rows[test.row], rows[test.against], threshold) for test in testable]
-    tested: dict[str, list[Verdict]] = {}
-    for hypothesis, verdict, p_holm in zip(testable, tests, holm([test.p_value for test in tests]), strict=True):
-        tested.setdefault(hypothesis.row, []).append(verdict._replace(p_holm=p_holm))
-    return tested
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return the p-values after Holm's step-down correction."""
     from statsmodels.stats.multitest import multipletests  # takes a second to import
 
-    corrected: list[float] = multipletests(p_values, method="holm")[1].tolist() if p_values else []
-    return corrected
+    testable = [hypothesis for hypothesis in hypotheses if hypothesis.row in rows and hypothesis.against in rows]
+    if not testable:
+        return {}
+    tests = [compare(test, rows[test.row], rows[test.against], threshold) for test in testable]
+    corrected = multipletests([test.p_value for test in tests], method="holm")[1].tolist()
+    tested: dict[str, list[Verdict]] = {}
+    for hypothesis, verdict, p_holm in zip(testable, tests, corrected, strict=True):
+        tested.setdefault(hypothesis.row, []).append(verdict._replace(p_holm=p_holm))
+    return tested
 
 
 def main(argv: Sequence[str]) -> None:

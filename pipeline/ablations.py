@@ -28,7 +28,7 @@ from lexical.model1.table_files import TABLE, read_meta
 from lexical.small_files import read_json, write_json, write_text
 from lexical.terminal import say
 from pipeline.configs import CONFIGS, names, take_options, wants_help
-from pipeline.dependencies import digest
+from pipeline.dependencies import write_dependencies
 from pipeline.plan import (
     Options,
     PlannedRanker,
@@ -135,7 +135,7 @@ def borrow_base(line: Ablation, ranker: PlannedRanker, base: PlannedRanker) -> N
                 _link(run.path / path.name, path)
         config = source.load_config()
         config["model"] |= line.changes
-        write_json(run.dependencies, {str(source.path): {"run": source.path.name, "digest": digest(source)}})
+        write_dependencies([str(source.path)], run)
         write_text(run.config, yaml.safe_dump(config, sort_keys=False))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from lexical.errors import UserError
@@ -41,10 +42,9 @@ def check_dependencies(ranker: Ranker, name: str, folder: RunFolder, data_finger
         )
 
 
-def write_dependencies(ranker: Ranker, folder: RunFolder) -> None:
-    if not ranker.dependencies:
-        return
-    runs = {name: RunFolder(dependency_folder(name, folder.path)) for name in ranker.dependencies}
+def write_dependencies(names: Sequence[str], folder: RunFolder) -> None:
+    """Write what the ranker in `folder` was made from: names of rows, or folders of runs."""
+    runs = {name: RunFolder(dependency_folder(name, folder.path)) for name in names}
     write_json(folder.dependencies, {name: {"run": run.path.name, "digest": digest(run)} for name, run in runs.items()})
 
 

@@ -20,7 +20,6 @@ from callbacks.run_files import RunFiles
 from datamodules.retrieval_data import RetrievalData
 from evaluation.evaluated_set import EvaluatedSet
 from evaluation.results_table import Result, build_table, latex, markdown, paper_figures
-from evaluation.score_histogram import score_histogram
 from lexical.errors import UserError
 from lexical.ranking.fusion import fuse
 from lexical.small_files import read_json, write_json, write_text
@@ -33,7 +32,7 @@ from pipeline.dependencies import changed_dependency
 from pipeline.processes import is_rank_zero, leave_process_group, process_count
 from pipeline.results import MeasuredRow, SeedResults, collect_rows
 from pipeline.run_folder import RunFolder, trained_models
-from pipeline.tracked_results import track_evaluation, track_summaries
+from pipeline.tracking import track_evaluation, track_summaries
 from pipeline.training import check_precision, quiet_lightning
 
 PAPER_FIGURES = CONFIGS / "paper_figures.yaml"
@@ -162,9 +161,7 @@ def _evaluate_ranker(run: RunFolder, data: RetrievalData, parsed: Namespace) -> 
                     alone=measurement.alone, measurement=measurement,
                 )
             )  # fmt: skip
-        for alone in evaluated.variants:
-            if counts := score_histogram(evaluated.scores(alone), query_set.task.relevant):
-                histograms.append({"query_set": query_set.name, "alone": alone, **counts})
+        histograms += evaluated.histograms
     seed_results = SeedResults(run, data.fingerprint(), results, histograms)
     seed_results.write(seconds=round(time.perf_counter() - started, 1))
     return seed_results
@@ -198,9 +195,9 @@ def _milliseconds_per_1k(
 
     The median of some passes over the first queries of the set; the one pass over the whole set, if that took long.
     """
-    query_set, depth = evaluated.query_set.name, ranker.rerank_depth
+    query_set = evaluated.query_set.name
     batches = data.evaluation_batches(query_set, ranker.needs())[:TIMED_BATCHES]
-    first_stage = data.first_stage_batches(query_set, depth)[:TIMED_BATCHES]
+    first_stage = data.first_stage_batches(query_set, ranker.rerank_depth)[:TIMED_BATCHES]
     pairs = sum(len(batch.ranking.candidates.values) for batch in batches)
     if not pairs:
         return {False: 0.0, True: 0.0}

@@ -28,7 +28,7 @@ from lightning_modules.registry import row_of
 from pipeline.command_line import parse_data
 from pipeline.configs import CONFIGS, count, resolve, take_options
 from pipeline.dependencies import changed_dependency
-from pipeline.run_folder import IRRELEVANT_SETTINGS, RunFolder
+from pipeline.run_folder import RunFolder, settings_that_matter
 from pipeline.scheduler import DONE, RESUMES, TO_DO, Step, duration, run_steps
 
 DURATIONS = CONFIGS / "durations.yaml"
@@ -65,9 +65,8 @@ class PlannedRanker(NamedTuple):
         """Return the state of the training of a seed."""
         if not run.config.is_file():
             return RESUMES if run.last_checkpoint.is_file() else TO_DO
-        trained = run.load_config().get("model") or {}
-        relevant = self.settings.keys() - set(IRRELEVANT_SETTINGS["model"])
-        changed = any(trained.get(key) != self.settings[key] for key in relevant)
+        trained = settings_that_matter(run.load_config())["model"]
+        changed = not settings_that_matter({"model": self.settings})["model"].items() <= trained.items()
         return TO_DO if changed or (not _is_absent(run) and changed_dependency(run)) else DONE
 
     @property

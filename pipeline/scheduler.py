@@ -109,17 +109,13 @@ def share(slot: int, at_once: int, environment: Mapping[str, str]) -> dict[str, 
         return {}
     threads = str(max(1, cores() // at_once))
     shared = {name: environment.get(name, threads) for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")}
-    if gpus := _visible_gpus(environment):
+    if (visible := environment.get("CUDA_VISIBLE_DEVICES")) is None:
+        import torch  # takes seconds
+
+        visible = ",".join(map(str, range(torch.cuda.device_count())))
+    if gpus := [gpu for gpu in visible.split(",") if gpu]:
         shared["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[slot::at_once] or [gpus[slot % len(gpus)]])
     return shared
-
-
-def _visible_gpus(environment: Mapping[str, str]) -> list[str]:
-    if (visible := environment.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return [gpu for gpu in visible.split(",") if gpu]
-    import torch  # takes seconds
-
-    return [str(number) for number in range(torch.cuda.device_count())]
 
 
 @contextmanager

@@ -37,8 +37,7 @@ from pipeline.command_line import RankerCLI
 from pipeline.dependencies import changed_dependency, check_dependencies, write_dependencies
 from pipeline.processes import is_rank_zero, leave_process_group, process_count
 from pipeline.run_folder import RunFolder, settings_that_matter
-from pipeline.tracked_results import track_training
-from pipeline.tracking import start_run
+from pipeline.tracking import start_run, track_training
 
 LOGGED_METRICS = {"val/mrr": "max", "train/loss": "min", "train/pairs_per_second": "mean"}  # what W&B's summary keeps
 
@@ -213,7 +212,8 @@ def _save(
         if "features" in fusion:
             fusion = {**fusion, "features": ["bm25_lemm", f"{folder.model} (alone)"]}
         write_json(folder.fusion, fusion)
-    write_dependencies(model, folder)
+    if model.dependencies:
+        write_dependencies(model.dependencies, folder)
     write_json(folder.development, measured)
     write_text(folder.config, yaml.safe_dump(config, sort_keys=False))
 

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import t as student
 
 from evaluation.measurements import write_measurements
-from evaluation.significance import Hypothesis, compare, holm, main, read_hypotheses, verdicts
+from evaluation.significance import Hypothesis, compare, main, read_hypotheses, verdicts
 from lexical.errors import UserError
 from pipeline.configs import names
 from pipeline.results import HYPOTHESES
@@ -20,6 +20,7 @@ BASE = dict(zip(QUERIES, (0.5, 0.25, 1.0, 0.2, 0.5), strict=True))
 ROW = dict(zip(QUERIES, (5 / 6, 0.5, 1.0, 0.3, 0.75), strict=True))
 DIFFERENCES = (1 / 3, 0.25, 0.0, 0.1, 0.25)
 TEST = Hypothesis("b", "a", "★")
+OTHERS = {"c": (0.6, 0.35, 1.0, 0.3, 0.4), "d": (0.5, 0.5, 0.0, 0.2, 1.0)}
 
 
 def p_by_hand() -> float:
@@ -71,9 +72,14 @@ def test_rows_measured_on_other_queries_cannot_be_compared() -> None:
 
 
 def test_holm_by_hand() -> None:
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.9, 0.8]) == [1.0, 1.0]
-    assert holm([]) == []
+    """The smallest of three p-values counts three times, the next twice, and none falls below the one before."""
+    others = {name: dict(zip(QUERIES, values, strict=True)) for name, values in OTHERS.items()}
+    tested = verdicts({"a": BASE, "b": ROW, **others}, [Hypothesis(row, "a", "") for row in "bcd"], 0.05)
+    first, second, third = sorted((verdict for (verdict,) in tested.values()), key=lambda verdict: verdict.p_value)
+    assert first.p_value < second.p_value < third.p_value
+    assert first.p_holm == pytest.approx(3 * first.p_value)
+    assert second.p_holm == pytest.approx(max(first.p_holm, 2 * second.p_value))
+    assert third.p_holm == pytest.approx(min(1, max(second.p_holm, third.p_value)))
 
 
 def test_all_hypotheses_of_a_query_set_are_corrected_together() -> None:
