@@ -53,22 +53,16 @@ def _feature_json(explanation: Explanation, feature: Feature, pieces: bool) -> d
     view = feature_view(feature, explanation.query, explanation.text, pieces)
     words = []
     for word in view.query:
-        listed = _largest(word.fractions)
-        shares = word.fractions[listed]
-        words.append(
-            {
-                "word": word.text,
-                "start": word.start,
-                "end": word.end,
-                "value": word.value,
-                "log_score": word.log_score,
-                "rests_on": list(zip(listed.tolist(), np.round(shares, 5).tolist(), strict=True)),
-                "others": max(0.0, float(word.fractions.sum() - shares.sum())),
-                "smoothing": word.smoothing,
-                "floor": word.floor,
-                "strongest": [(share.text, round(share.share, 4)) for share in view.strongest(word)],
-            }
-        )
+        numbers = word._asdict()
+        text, fractions = numbers.pop("text"), numbers.pop("fractions")
+        listed = _largest(fractions)
+        shares = fractions[listed]
+        rests_on = {
+            "rests_on": list(zip(listed.tolist(), np.round(shares, 5).tolist(), strict=True)),
+            "others": max(0.0, float(fractions.sum() - shares.sum())),
+            "strongest": [(share.text, round(share.share, 4)) for share in view.strongest(word)],
+        }
+        words.append({"word": text, **numbers, **rests_on})
     return {
         "name": feature.name,
         "kind": feature.evidence.kind,

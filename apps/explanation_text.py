@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from apps.explanation import Explanation, Feature, FeatureView, differences, feature_view
+from lexical.terminal import printable
 
 SHADES = ("grey70", "yellow3", "bold yellow1", "bold black on yellow3")  # of a document word, by its importance
 STEPS = (0.02, 0.1, 0.35)  # importance per query word at which the next shade begins
@@ -105,5 +106,4 @@ def _signed(value: float) -> Text:
 
 def _printable(text: str) -> str:
     """Replace white space by blanks and escape whatever else a terminal would obey."""
-    blanks = "".join(" " if c.isspace() else c for c in text)
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in blanks)
+    return printable("".join(" " if c.isspace() else c for c in text))

@@ -56,7 +56,7 @@ class Searcher:
 
     def __init__(self, data: RetrievalData) -> None:
         self.data, self.prepared = data, data.prepared
-        self.first_field = self.prepared.settings.first_stage_field
+        self.first_field, self.id_order = self.prepared.settings.first_stage_field, self.prepared.collection.id_order
 
     @cached_property
     def index(self) -> RetrievalIndex:
@@ -64,10 +64,6 @@ class Searcher:
         if settings.candidates is not None or settings.first_stage != "bm25":
             say("documents are retrieved by BM25 here, not by the first stage that this data was prepared with")
         return RetrievalIndex.load(self.prepared.index_folder(self.prepared.first_stage_parameters))
-
-    @cached_property
-    def id_order(self) -> np.ndarray:
-        return np.asarray(self.prepared.collection.id_order)
 
     @cached_property
     def first_stage(self) -> BM25:

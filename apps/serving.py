@@ -11,12 +11,10 @@ foreign page could have let its own name point here.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import socket
 import time
-from base64 import b64encode
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -36,7 +34,13 @@ from lightning_modules.ranker import FIRST_STAGE, Ranker
 MOST_WAITING = 64  # queries
 BEGINNING = 600  # characters of a document that are shown before its evidence arrives
 LARGEST_BODY = 1 << 16  # bytes of a request
-HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; connect-src 'self'; script-src 'self'; img-src data:; "
+    "style-src 'unsafe-inline'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+}
 SERVER: dict[str, Any] = {
     "access_log": None,
     "handler_cancellation": True,  # a query whose client has gone does not begin
@@ -99,20 +103,6 @@ class SearchService:
             return query, {side: (*pair, searcher.rank(pair[1], query, documents)) for side, pair in sides.items()}
 
 
-def search_page(service: SearchService, data: str) -> tuple[str, str]:
-    """Return the page, and the content security policy that allows its own style and script and nothing else."""
-    script = "".join((FOLDER / name).read_text(encoding="utf-8") for name in ("evidence_view.js", "search_page.js"))
-    documents = len(service.searcher.prepared.collection)
-    template = PAGES.get_template("search_page.html")
-    page = template.render(data=data, rankers=service.rankers, documents=documents, script=script)
-    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = (
-        f"default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; "
-        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-    )
-    return page, policy
-
-
 def is_own_name(name: str, host: str) -> bool:
     """Return whether a server that listens at `host` may be reached by `name`.
 
@@ -127,17 +117,21 @@ def is_own_name(name: str, host: str) -> bool:
 
 
 def application(service: SearchService, data: str, host: str) -> web.Application:
-    """Return the web application: the page at /, answers at /search and /evidence."""
-    page, policy = search_page(service, data)
-    threads: list[ThreadPoolExecutor] = []
+    """Return the web application: the page at /, its script, answers at /search and /evidence."""
+    documents = len(service.searcher.prepared.collection)
+    template = PAGES.get_template("search_page.html")
+    page = template.render(data=data, rankers=service.rankers, documents=documents)
+    script = "".join((FOLDER / name).read_text(encoding="utf-8") for name in ("evidence_view.js", "search_page.js"))
 
     async def home(_: web.Request) -> web.Response:
-        return web.Response(text=page, content_type="text/html", headers={"Content-Security-Policy": policy})
+        return web.Response(text=page, content_type="text/html")
+
+    async def home_script(_: web.Request) -> web.Response:
+        return web.Response(text=script, content_type="text/javascript")
 
     def queued(answer: Callable[[str, str], dict[str, Any]]) -> Handler:
         """Return a handler that answers one query after the other in a thread of its own."""
         thread, waiting = ThreadPoolExecutor(1), 0
-        threads.append(thread)
 
         async def handler(request: web.Request) -> web.Response:
             nonlocal waiting
@@ -168,14 +162,9 @@ def application(service: SearchService, data: str, host: str) -> web.Application
         response.headers.update(HEADERS)
         return response
 
-    async def end(_: web.Application) -> None:
-        for thread in threads:
-            thread.shutdown(wait=False, cancel_futures=True)
-
     app = web.Application(middlewares=[guarded], client_max_size=LARGEST_BODY)
     routes = [web.post("/search", queued(service.search)), web.post("/evidence", queued(service.evidence))]
-    app.add_routes([web.get("/", home), *routes])
-    app.on_shutdown.append(end)  # runs before the server waits for requests: queries in the queues never begin
+    app.add_routes([web.get("/", home), web.get("/search_page.js", home_script), *routes])
     return app
 
 

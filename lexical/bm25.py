@@ -64,26 +64,14 @@ def normalised_bm25(index: ForwardIndex, queries: Ragged, candidates: Ragged, pa
     return (scores / np.repeat(divisor, candidates.lengths())).astype(np.float32)
 
 
-class Matches(NamedTuple):
-    """What BM25 needs of the (query, candidate) pairs: gathered once, scored with any k1 and b."""
-
-    query_offsets: np.ndarray  # (queries + 1,) int64
-    candidate_offsets: np.ndarray  # (queries + 1,) int64
-    idf: np.ndarray  # (query tokens,) float32
-    starts: np.ndarray  # (queries + 1,) int64, see `token_counts`
-    tf: np.ndarray  # (values,) int32
-    relative_length: np.ndarray  # (pairs,) float32 |D| / mean |D|
-
-
-def gather_matches(index: ForwardIndex, queries: Ragged, candidates: Ragged) -> Matches:
+def scores_by_parameters(
+    index: ForwardIndex, queries: Ragged, candidates: Ragged
+) -> Callable[[BM25Parameters], np.ndarray]:
+    """Return a function of k1 and b that returns `bm25_scores`; the index is read once, for all of them."""
     idf = np.append(index.idf, 0.0)[np.maximum(queries.values, -1)].astype(np.float32)  # -1 is the 0 at the end
-    relative = (index.lengths[candidates.values] / max(index.mean_length, 1e-9)).astype(np.float32)
-    return Matches(queries.offsets, candidates.offsets, idf, *token_counts(index, queries, candidates), relative)
-
-
-def score_matches(matches: Matches, parameters: BM25Parameters) -> np.ndarray:
-    """Return (pairs,) float32 BM25 scores."""
-    return _score_matches(*matches, parameters.k1, parameters.b)
+    relative_lengths = (index.lengths[candidates.values] / max(index.mean_length, 1e-9)).astype(np.float32)
+    matches = (queries.offsets, candidates.offsets, idf, *token_counts(index, queries, candidates), relative_lengths)
+    return lambda parameters: _score_matches(*matches, *parameters)
 
 
 def tune(
@@ -99,11 +87,11 @@ def tune(
     The first of equally good settings wins, in the order of the grid, so the result is the same on every machine.
     """
     k1_values, b_values = [round(k1, 4) for k1 in k1_values], [round(b, 4) for b in b_values]
-    matches = gather_matches(index, queries, task.candidates)
+    trial_scores = scores_by_parameters(index, queries, task.candidates)
 
     def attempt(k1: float, b: float) -> Trial:
         parameters = BM25Parameters(round(k1, 4), round(b, 4))
-        trial = Trial(parameters, mean_reciprocal_rank(task, score_matches(matches, parameters)))
+        trial = Trial(parameters, mean_reciprocal_rank(task, trial_scores(parameters)))
         on_trial(trial)
         return trial
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,9 +71,7 @@ def load_encoder(flag: str, name: str, **options: Any) -> Any:
     """Load the encoder in float32 with all of its trained weights, except for a pooler that was not saved."""
     from transformers import AutoModel
 
-    def load(folder: str) -> Any:
-        return AutoModel.from_pretrained(folder, dtype="float32", output_loading_info=True, **options)
-
+    load = partial(AutoModel.from_pretrained, dtype="float32", output_loading_info=True, **options)
     model, loaded = load_pretrained(flag, name, load)
     if missing := sorted(key for key in loaded["missing_keys"] if not key.startswith("pooler.")):
         raise UserError(f"{flag} {name}: weights are missing, such as {missing[0]}; they would be random")

@@ -28,12 +28,12 @@ import pyarrow as pa
 from pyarrow import csv
 
 from lexical.errors import ArgumentParser, UserError, run_script
-from lexical.index.ragged import Ragged, offsets_of
 from lexical.model1.table import (
     Translations,
     TranslationTable,
     by_document_token,
     others_rescaled,
+    rows_of_entries,
     with_self_translation,
 )
 from lexical.model1.table_files import load_table, save_table
@@ -65,13 +65,11 @@ def read_giza(table_path: Path, source_vcb: Path, target_vcb: Path) -> tuple[Tra
     _check_lines(
         table_path, "source id", ids.source, ~ids.duplicated(), "has the same target on an earlier line already"
     )
-    order = np.lexsort((target, source))
-    kept = order[(source[order] >= 0) & (target[order] >= 0)]
-    if dropped := len(order) - len(kept):
+    kept = (source >= 0) & (target >= 0)
+    if dropped := int((~kept).sum()):
         say(f"{table_path}: entries of the NULL word and of unknown words dropped: {dropped:,}")
-    offsets = offsets_of(np.bincount(source[kept], minlength=len(numbers)))
-    probabilities = entries.probability.to_numpy()[kept]
-    return Translations(Ragged(offsets, target[kept].astype(np.int32)), probabilities), list(numbers)
+    rows = rows_of_entries(source[kept], target[kept], entries.probability.to_numpy()[kept], len(numbers))
+    return Translations(*rows), list(numbers)
 
 
 def _read_vocabulary(path: Path, numbers: dict[str, int], not_words: Sequence[int]) -> pd.Series:

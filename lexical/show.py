@@ -19,6 +19,7 @@ from rich.cells import cell_len
 from lexical.errors import ArgumentParser, UserError, run_script
 from lexical.model1.table import by_document_token
 from lexical.model1.table_files import SavedTable, load_table
+from lexical.terminal import printable
 
 MOST_COMPARED = 200_000  # words that a mistyped one is compared with: a vocabulary starts with its most frequent ones
 LONGEST = 60  # characters of a word that are shown
@@ -26,16 +27,16 @@ LONGEST = 60  # characters of a word that are shown
 
 def translations(saved: SavedTable, word: str, top: int) -> Iterator[str]:
     """Yield lines: T(q | word) over the query tokens q, then T(word | d) over the document tokens d."""
-    table, transposed, shown = saved.table, by_document_token(saved.table), printable(word)
+    table, transposed = saved.table, by_document_token(saved.table)
     for title, rows, probabilities in (
-        (f"{shown} in a document translates to the query words:", transposed.rows, transposed.probabilities),
-        (f"{shown} in a query is translated from the document words:", table.rows, table.probabilities),
+        (f"{shown(word)} in a document translates to the query words:", transposed.rows, transposed.probabilities),
+        (f"{shown(word)} in a query is translated from the document words:", table.rows, table.probabilities),
     ):
         token = saved.vocabulary.index(word)
         row = slice(rows.offsets[token], rows.offsets[token + 1])
         tokens, values = rows.values[row], probabilities[row]
         best = np.argsort(-values, kind="stable")[:top]
-        words = [printable(saved.vocabulary[other]) for other in tokens[best]]
+        words = [shown(saved.vocabulary[other]) for other in tokens[best]]
         width = max(map(cell_len, words), default=0)
         yield title
         for other, text, value in zip(tokens[best], words, values[best], strict=True):
@@ -46,16 +47,15 @@ def translations(saved: SavedTable, word: str, top: int) -> Iterator[str]:
             yield "  none"
 
 
-def printable(word: str) -> str:
-    """Shorten the word and escape what a terminal would obey: control, direction and line characters."""
-    cut = word if len(word) <= LONGEST else word[: LONGEST - 1] + "…"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in cut)
+def shown(word: str) -> str:
+    """Return the word as it is printed: at most `LONGEST` characters, none of which a terminal would obey."""
+    return printable(word if len(word) <= LONGEST else word[: LONGEST - 1] + "…")
 
 
 def unknown_word(word: str, vocabulary: list[str]) -> str:
     similar = difflib.get_close_matches(word, vocabulary[:MOST_COMPARED])
-    advice = f"; similar words: {', '.join(map(printable, similar))}" if similar else ""
-    return f"{printable(word)} is not in the vocabulary of {len(vocabulary):,} words{advice}"
+    advice = f"; similar words: {', '.join(map(shown, similar))}" if similar else ""
+    return f"{shown(word)} is not in the vocabulary of {len(vocabulary):,} words{advice}"
 
 
 def main(argv: Sequence[str]) -> None:

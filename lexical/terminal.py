@@ -27,6 +27,11 @@ def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
+def printable(text: str) -> str:
+    """Escape what a terminal would obey: control, direction and line characters."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
 def progress_bar(transient: bool = True) -> Progress:
     """Return a progress bar on standard error, disabled where that is not a terminal."""
     console = Console(stderr=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 from numpy.lib import format as npy_format
 
 
-class ArrayWriter:
+class ArrayWriter(AbstractContextManager["ArrayWriter"]):
     """Appends 1-D arrays to an ordinary ``.npy`` file; `close` (or leaving the ``with`` block) completes it."""
 
     def __init__(self, path: Path, dtype: np.typing.DTypeLike) -> None:
@@ -34,9 +35,6 @@ class ArrayWriter:
         """Write numpy's header, which has room for any length: the final one replaces the first in place."""
         fields = {"descr": npy_format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.length,)}
         npy_format.write_array_header_1_0(self._file, fields)
-
-    def __enter__(self) -> ArrayWriter:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

@@ -100,14 +100,8 @@ def token_counts(index: ForwardIndex, queries: Ragged, candidates: Ragged) -> tu
 @njit(cache=True, nogil=True)
 def find_token(tokens: np.ndarray, start: int, end: int, token: int) -> int:
     """Return the position of `token` in the ascending ``tokens[start:end]``, or -1."""
-    low, high = start, end
-    while low < high:
-        middle = (low + high) >> 1
-        if tokens[middle] < token:
-            low = middle + 1
-        else:
-            high = middle
-    return low if low < end and tokens[low] == token else -1
+    position = start + int(np.searchsorted(tokens[start:end], token))
+    return position if position < end and tokens[position] == token else -1
 
 
 @njit(cache=True, nogil=True, parallel=True)

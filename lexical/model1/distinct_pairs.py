@@ -67,15 +67,13 @@ def _distinct_pairs(  # type: ignore[no-untyped-def]
         first_use[query + 1] = uses
 
     # rows: the distinct tokens of the query for each of its candidates
-    rows = entries = 0
-    for query in range(len(q_offsets) - 1):
-        rows += (first_use[query + 1] - first_use[query]) * (c_offsets[query + 1] - c_offsets[query])
+    rows = np.sum(np.diff(first_use) * np.diff(c_offsets))
     row_offsets = np.zeros(rows + 1, np.int64)
     row_repeats = np.empty(rows, np.float32)
     row_document = np.empty(rows, np.int64)
     first_row = np.empty(len(c_docs), np.int64)
     used = np.zeros(vocabulary_size, np.bool_)
-    at = 0
+    at = entries = 0
     for query in range(len(q_offsets) - 1):
         for c in range(c_offsets[query], c_offsets[query + 1]):
             first_row[c] = at

@@ -49,7 +49,7 @@ class Model1EM:
         self.iteration = 0  # complete iterations
         self.translation = np.zeros(0)  # (pairs,) t(f|e) of the last complete iteration; overwritten by the next
         self.null = np.zeros(vocabulary_size)  # (vocabulary,) t(f|NULL)
-        self.expected = _no_counts(vocabulary_size)  # of the running iteration
+        self.expected = _pair_counts(csr_matrix((vocabulary_size, vocabulary_size)), self.null)  # of this iteration
         self.log_likelihood = 0.0  # of the blocks so far, under the table that the running iteration started with
         self.target_tokens = self.dropped_pairs = 0  # of the blocks so far
 
@@ -126,11 +126,6 @@ def merged(a: PairCounts, b: PairCounts) -> PairCounts:
 def _pair_counts(counts: csr_matrix, null: np.ndarray) -> PairCounts:
     offsets, targets = counts.indptr.astype(np.int64, copy=False), counts.indices.astype(np.int32, copy=False)
     return PairCounts(Ragged(offsets, targets), counts.data, null)
-
-
-def _no_counts(vocabulary_size: int) -> PairCounts:
-    nothing = Ragged(np.zeros(vocabulary_size + 1, np.int64), np.zeros(0, np.int32))
-    return PairCounts(nothing, np.zeros(0), np.zeros(vocabulary_size))
 
 
 def _even_parts(offsets: np.ndarray) -> np.ndarray:

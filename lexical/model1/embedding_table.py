@@ -17,8 +17,7 @@ import numpy as np
 
 from lexical.encoders import load_encoder, read_tokenizer
 from lexical.errors import UserError
-from lexical.index.ragged import Ragged, offsets_of
-from lexical.model1.table import Translations
+from lexical.model1.table import Translations, rows_of_entries
 
 EXACT_UP_TO = 200_000  # vectors; more are searched with an HNSW graph
 BLOCK = 4096
@@ -47,10 +46,7 @@ def nearest_translations(
         parts.append(_normalised(rows, np.maximum(cosines, 0).astype(np.float64), near, neighbours))
         on_block(len(rows))
     d, q, values = (np.concatenate(column) for column in zip(*parts, strict=True))
-    d, q = given.tokens[d].astype(np.int64), given.tokens[q]
-    order = np.lexsort((q, d))
-    offsets = offsets_of(np.bincount(d, minlength=len(sources)))
-    return Translations(Ragged(offsets, q[order].astype(np.int32)), values[order])
+    return Translations(*rows_of_entries(given.tokens[d], given.tokens[q], values, len(sources)))
 
 
 def _normalised(

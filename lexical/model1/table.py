@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import coo_matrix
 
-from lexical.index.ragged import Ragged, offsets_of
+from lexical.index.ragged import Ragged
 
 
 class TranslationTable(NamedTuple):
@@ -47,6 +48,14 @@ class Translations(NamedTuple):
         return Translations(self.rows.select(keep), self.probabilities[keep])
 
 
+def rows_of_entries(
+    row: np.ndarray, value: np.ndarray, probability: np.ndarray, vocabulary_size: int
+) -> tuple[Ragged, np.ndarray]:
+    """Return (rows, probabilities) of entries in any order: values ascend inside a row."""
+    matrix = coo_matrix((probability, (row, value)), (vocabulary_size, vocabulary_size)).tocsr()
+    return Ragged(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)), matrix.data
+
+
 def others_rescaled(learned: Translations, mass: float = 1.0) -> TranslationTable:
     """Return the table without self-translations: the probabilities of each document token sum to `mass`."""
     d = learned.rows.row_numbers().astype(np.int32)
@@ -54,9 +63,7 @@ def others_rescaled(learned: Translations, mass: float = 1.0) -> TranslationTabl
     q, d, probabilities = learned.rows.values[keep], d[keep], learned.probabilities[keep]
     totals = np.bincount(d, probabilities, learned.rows.rows)[d]
     rescaled = (probabilities * mass / np.where(totals > 0, totals, 1.0)).astype(np.float32)
-    order = np.argsort(q, kind="stable")  # entries are sorted by document token and stay so inside a row
-    offsets = offsets_of(np.bincount(q, minlength=learned.rows.rows))
-    return TranslationTable(Ragged(offsets, d[order]), rescaled[order])
+    return TranslationTable(*rows_of_entries(q, d, rescaled, learned.rows.rows))
 
 
 def with_self_translation(others: TranslationTable, p_self: float) -> TranslationTable:
@@ -74,10 +81,8 @@ def with_self_translation(others: TranslationTable, p_self: float) -> Translatio
 
 def by_document_token(table: TranslationTable) -> Translations:
     """Transpose the table: row = document token."""
-    order = np.argsort(table.rows.values, kind="stable")
-    q = table.rows.row_numbers()[order].astype(np.int32)
-    offsets = offsets_of(np.bincount(table.rows.values, minlength=table.vocabulary_size))
-    return Translations(Ragged(offsets, q), table.probabilities[order].astype(np.float64))
+    d, q = table.rows.values, table.rows.row_numbers()
+    return Translations(*rows_of_entries(d, q, table.probabilities.astype(np.float64), table.vocabulary_size))
 
 
 def renumbered(
@@ -88,7 +93,5 @@ def renumbered(
     new = np.array([number.get(token, -1) for token in vocabulary], np.int64)
     q, d = new[table.rows.row_numbers()], new[table.rows.values]
     keep = (q >= 0) & (d >= 0)
-    order = np.lexsort((d[keep], q[keep]))
-    offsets = offsets_of(np.bincount(q[keep], minlength=len(new_vocabulary)))
-    rows = Ragged(offsets, d[keep][order].astype(np.int32))
-    return TranslationTable(rows, table.probabilities[keep][order]), int((new >= 0).sum())
+    entries = rows_of_entries(q[keep], d[keep], table.probabilities[keep], len(new_vocabulary))
+    return TranslationTable(*entries), int((new >= 0).sum())

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from lexical.errors import UserError
 from lexical.index.ragged import Ragged, offsets_of
@@ -32,7 +33,7 @@ from lexical.small_files import read_json
 
 FILES = TABLE, VOCABULARY, META = "table.safetensors", "vocab.txt", "meta.json"
 FORMAT = 1
-_TYPES = {"offsets": "I64", "document_tokens": "I32", "probabilities": "F32"}
+ARRAYS = {"offsets": "int64", "document_tokens": "int32", "probabilities": "float32"}  # of one dimension
 
 
 class SavedTable(NamedTuple):
@@ -93,12 +94,13 @@ class TableWriter:
 
     def _assemble(self, offsets: np.ndarray) -> None:
         """Write the safetensors file: length of the header, header (JSON), the arrays one after the other."""
-        entries = int(offsets[-1])
-        header, at = {}, 0
-        for name, size in (("offsets", len(offsets)), ("document_tokens", entries), ("probabilities", entries)):
-            end = at + size * (8 if name == "offsets" else 4)
-            header[name] = {"dtype": _TYPES[name], "shape": [size], "data_offsets": [at, end]}
-            at = end
+        entries, start = int(offsets[-1]), 8 * len(offsets)
+        middle, end = start + 4 * entries, start + 8 * entries
+        header = {
+            "offsets": {"dtype": "I64", "shape": [len(offsets)], "data_offsets": [0, start]},
+            "document_tokens": {"dtype": "I32", "shape": [entries], "data_offsets": [start, middle]},
+            "probabilities": {"dtype": "F32", "shape": [entries], "data_offsets": [middle, end]},
+        }
         text = json.dumps(header).encode()
         text += b" " * (-len(text) % 8)
         with (self.beside / TABLE).open("wb") as file:
@@ -190,17 +192,14 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 def _read_arrays(path: Path, vocabulary_size: int) -> TranslationTable:
     try:
-        with safe_open(path, framework="numpy") as file:
-            if set(file.keys()) != set(_TYPES):
-                raise UserError(f"{path} has the arrays {reprlib.repr(sorted(file.keys()))}, not {sorted(_TYPES)}")
-            for name, kind in _TYPES.items():
-                stored = file.get_slice(name)
-                dtype, shape = stored.get_dtype(), stored.get_shape()
-                if dtype != kind or len(shape) != 1:
-                    raise UserError(f"{path}: {name} is {dtype} {reprlib.repr(shape)}, not {kind} of one dimension")
-            offsets, tokens, probabilities = (file.get_tensor(name) for name in _TYPES)
-    except (SafetensorError, OSError, MemoryError, OverflowError, ValueError) as error:
+        arrays = load_file(path)
+    except (SafetensorError, OSError, MemoryError, OverflowError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path} cannot be read ({str(error)[:200]!r})") from error
+    dtypes = {name: str(array.dtype) for name, array in arrays.items()}
+    if dtypes != ARRAYS or any(array.ndim != 1 for array in arrays.values()):
+        kinds = {name: f"{array.dtype} {array.shape}" for name, array in arrays.items()}
+        raise UserError(f"{path} has the arrays {reprlib.repr(kinds)}, not those of a table")
+    offsets, tokens, probabilities = (arrays[name] for name in ARRAYS)
     if problem := _problem(offsets, tokens, probabilities, vocabulary_size):
         raise UserError(f"{path} is not a valid table: {problem}")
     return TranslationTable(Ragged(offsets, tokens), probabilities)

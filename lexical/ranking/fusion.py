@@ -17,7 +17,7 @@ and all steps of one line search run over a query's candidates while they are in
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,12 +57,7 @@ def fuse(features: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return fused.astype(np.float32)
 
 
-def coordinate_ascent(
-    features: np.ndarray,
-    task: RankedTask,
-    seed: int = 0,
-    on_restart: Callable[[int, float], None] = lambda i, mrr: None,
-) -> FusionWeights:
+def coordinate_ascent(features: np.ndarray, task: RankedTask, seed: int = 0) -> FusionWeights:
     """Return the weights of `features` (features, pairs) that maximise MRR on `task`."""
     if not np.isfinite(features).all():
         raise ValueError("a feature has values that are not finite: fusion weights cannot be learned")
@@ -80,7 +75,6 @@ def coordinate_ascent(
     for restart in range(RESTARTS):
         order = np.random.default_rng([seed, restart]).permutation(count)
         best = max(best, judged(_ascend(differences, uniform, order)[0]), key=lambda candidate: candidate.mrr)
-        on_restart(restart, best.mrr)
     return best
 
 
@@ -179,13 +173,9 @@ def _line_search(
     """Return (trials,) the MRR with ``weights[feature]`` replaced by each trial value."""
     values = np.zeros(len(trials))
     best = np.zeros(len(trials))
-    longest = 0
-    for block in range(len(query)):
-        longest = max(longest, offsets[block + 1] - offsets[block])
-    base = np.zeros(longest, np.float32)
     for block in range(len(query)):
         start, size = offsets[block], offsets[block + 1] - offsets[block]
-        base[:size] = 0
+        base = np.zeros(size, np.float32)  # without the feature
         for f in range(len(weights)):
             if f != feature and weights[f] != 0:
                 weight = np.float32(weights[f])

@@ -175,7 +175,7 @@ def test_a_full_queue_is_a_sentence_and_clients_that_leave_make_room(
 def test_the_page_may_load_nothing_from_elsewhere(server: Server) -> None:
     with urllib.request.urlopen(server.address) as response:
         policy, page = response.headers["Content-Security-Policy"], response.read().decode()
-    assert "default-src 'none'" in policy and "connect-src 'self'" in policy and "script-src 'sha256-" in policy
+    assert "default-src 'none'" in policy and "connect-src 'self'" in policy and "script-src 'self'" in policy
     assert "Search small &amp; &lt;b&gt;" in page
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(f"{server.address}etc/passwd")

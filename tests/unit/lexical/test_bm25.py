@@ -19,9 +19,8 @@ from lexical.bm25 import (
     BM25Parameters,
     Trial,
     bm25_scores,
-    gather_matches,
     normalised_bm25,
-    score_matches,
+    scores_by_parameters,
     tune,
 )
 from lexical.index.forward_index import build_forward_index
@@ -96,9 +95,9 @@ def test_only_the_listed_candidates_are_scored_in_their_order() -> None:
 @given(collection=tiny_collections(), parameters=settings_of_bm25)
 def test_gathered_matches_give_the_same_scores(collection: TinyCollection, parameters: BM25Parameters) -> None:
     index = collection.forward_index()
-    matches = gather_matches(index, collection.query_tokens(), collection.all_pairs())
+    scores = scores_by_parameters(index, collection.query_tokens(), collection.all_pairs())(parameters)
     direct = bm25_scores(index, collection.query_tokens(), collection.all_pairs(), parameters)
-    np.testing.assert_allclose(score_matches(matches, parameters), direct, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(scores, direct, rtol=1e-5, atol=1e-6)
 
 
 def test_the_number_of_threads_does_not_change_a_bit(tmp_path: Path) -> None:
@@ -118,7 +117,7 @@ index = open_forward_index(Path(sys.argv[1]))
 texts = (index, collection.query_tokens(), collection.all_pairs())
 for threads in (1, 2, 3, 4):
     numba.set_num_threads(threads)
-    direct, gathered = bm25_scores(*texts, BM25Parameters()), score_matches(gather_matches(*texts), BM25Parameters())
+    direct, gathered = bm25_scores(*texts, BM25Parameters()), scores_by_parameters(*texts)(BM25Parameters())
     print(direct.any(), direct.tobytes().hex() + gathered.tobytes().hex())
 """
     done = subprocess.run(

@@ -14,7 +14,7 @@ from lexical.errors import UserError
 from lexical.index.ragged import ragged
 from lexical.model1.table import TranslationTable
 from lexical.model1.table_files import save_table
-from lexical.show import main, printable
+from lexical.show import main, shown
 from tests import ROOT
 
 WORDS = ["car", "automobile", "fast", "日本", "alone", "\x1b[31mred", "a\u2028\u202e\x9b\r\tb"]
@@ -94,7 +94,7 @@ def test_hostile_words_send_nothing_that_a_terminal_obeys(table: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "shown"),
+    ("word", "printed"),
     [
         ("wine", "wine"),
         ("日本é", "日本é"),
@@ -105,9 +105,9 @@ def test_hostile_words_send_nothing_that_a_terminal_obeys(table: Path) -> None:
         ("x" * 61, "x" * 59 + "…"),
     ],
 )
-def test_what_is_printable_stays(word: str, shown: str) -> None:
-    assert printable(word) == shown
-    assert printable(word).isprintable()
+def test_what_is_printable_stays(word: str, printed: str) -> None:
+    assert shown(word) == printed
+    assert printed.isprintable()
 
 
 def test_an_unknown_word_is_reported_with_similar_ones_after_the_known_words(table: Path) -> None:

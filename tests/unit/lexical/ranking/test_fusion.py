@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexical.index.ragged import ragged
-from lexical.ranking.fusion import RESTARTS, FusionWeights, _differences, _line_search, coordinate_ascent, fuse
+from lexical.ranking.fusion import _differences, _line_search, coordinate_ascent, fuse
 from lexical.ranking.order import RankedTask, mean_reciprocal_rank
 
 
@@ -240,15 +240,3 @@ def test_a_single_feature_worse_than_the_order_of_ids_keeps_a_weight() -> None:
     learned = coordinate_ascent(np.array([[1.0, 2.0, 0.0]]), task_of([[True, False, False]], [0, 1, 2]))
     assert np.abs(learned.weights).tolist() == [1.0]
     assert learned.mrr == 0.5
-
-
-def test_every_restart_is_told_with_the_best_so_far() -> None:
-    task, signal, noise = signal_and_noise(10)
-    told: list[tuple[int, float]] = []
-    learned: FusionWeights = coordinate_ascent(
-        1.2 * signal + noise, task, on_restart=lambda restart, mrr: told.append((restart, mrr))
-    )
-    assert [restart for restart, _ in told] == list(range(RESTARTS))
-    values = [mrr for _, mrr in told]
-    assert values == sorted(values)
-    assert values[-1] == pytest.approx(learned.mrr, abs=1e-12)
