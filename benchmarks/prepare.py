@@ -88,9 +88,9 @@ def generate(folder: Path, passages: int, seed: int = 7) -> None:
 
 def preparation(folder: Path, cache: Path, workers: int):  # type: ignore[no-untyped-def]
     from datamodules.preparation import Preparation, PreparationSettings
-    from datamodules.text.sources import folder_texts
+    from datamodules.text.sources import SplitTexts, folder_texts
 
-    return Preparation("generated", folder_texts(folder), PreparationSettings(workers=workers), cache)
+    return Preparation("generated", SplitTexts(folder_texts(folder)), PreparationSettings(workers=workers), cache)
 
 
 def stage_texts(folder: Path, cache: Path, workers: int) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal
 
 from datamodules.pydocs.embedded_data import PyDocsTexts
 from datamodules.retrieval_data import RetrievalData
 from datamodules.text.query_sets import SplitSizes
-from datamodules.text.sources import IrDatasetsTexts, TextSource, existing_path, folder_texts, official_texts
+from datamodules.text.sources import IrDatasetsTexts, RawTexts, SplitTexts, existing_path, folder_texts, official_texts
 from lexical.errors import require
 
 
@@ -36,7 +34,7 @@ class SplitData(RetrievalData):
 
     Args:
         name: folder name under the cache and the outputs.
-        texts: returns where collection and queries come from, given the sizes of the query sets.
+        texts: the collection and its raw query sets.
         train_fusion_queries: training queries that learn fusion weights (default: 10%, at most 20,000).
         development_queries: queries to tune on (default: all of dev, or half of it if there is no test).
         test_queries: queries to measure on (default: all of test, or the other half of dev).
@@ -46,7 +44,7 @@ class SplitData(RetrievalData):
     def __init__(
         self,
         name: str,
-        texts: Callable[[SplitSizes], TextSource],
+        texts: RawTexts,
         train_fusion_queries: int | None = None,
         development_queries: int | None = None,
         test_queries: int | None = None,
@@ -55,7 +53,7 @@ class SplitData(RetrievalData):
         sizes = SplitSizes(train_fusion_queries, development_queries, test_queries)
         for set_name, size in sizes._asdict().items():
             require(size is None or size >= 1, f"--data.{set_name}_queries", size, "1 or more")
-        super().__init__(name, texts(sizes), **settings)
+        super().__init__(name, SplitTexts(texts, sizes), **settings)
 
 
 class Folder(SplitData):
@@ -70,7 +68,7 @@ class Folder(SplitData):
         folder = existing_path("--data.path", path)
         base = re.sub(r"[^\w.-]", "_", folder.resolve().name)
         digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:6]
-        super().__init__(f"folder-{base}-{digest}", partial(folder_texts, folder), **settings)
+        super().__init__(f"folder-{base}-{digest}", folder_texts(folder), **settings)
 
 
 class MSMarco(SplitData):
@@ -85,7 +83,7 @@ class MSMarco(SplitData):
     def __init__(
         self, kind: Literal["passage", "document"] = "passage", path: str | None = None, **settings: Any
     ) -> None:  # fmt: skip
-        texts: Callable[[SplitSizes], TextSource] = partial(IrDatasetsTexts, f"msmarco-{kind}")
+        texts: RawTexts = IrDatasetsTexts(f"msmarco-{kind}")
         if path is not None:
-            texts = partial(official_texts, existing_path("--data.path", path), kind)
+            texts = official_texts(existing_path("--data.path", path), kind)
         super().__init__({"passage": "msmarco_passage", "document": "msmarco_doc"}[kind], texts, **settings)

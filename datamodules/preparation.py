@@ -14,7 +14,7 @@ Free of Lightning, and of torch unless the first stage is dense; `RetrievalData`
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import version
@@ -35,7 +35,7 @@ from datamodules.candidates.candidate_sets import (
 )
 from datamodules.candidates.dense import FLAG, build_dense_index, load_dense_encoder, retrieve_dense
 from datamodules.text.analysis import LOOKUP, SPACY_FIELDS, WORD_PIECES, AnalysisSettings, analyser_identity
-from datamodules.text.collection import TABLE, Collection
+from datamodules.text.collection import Collection
 from datamodules.text.fields import Field, build_fields, tokenise_queries
 from datamodules.text.query_sets import DEVELOPMENT, SAMPLES, SPLIT_SEED, TRAIN_MODELING, QuerySet
 from datamodules.text.sources import TextSource
@@ -152,10 +152,6 @@ class Preparation:
     def collection(self) -> Collection:
         return Collection(self.texts / "collection")
 
-    @property
-    def _documents(self) -> Path:
-        return self.texts / "collection" / TABLE
-
     @cached_property
     def query_sets(self) -> dict[str, QuerySet]:
         names = json.loads((self.texts / "query_sets.json").read_text())
@@ -192,7 +188,7 @@ class Preparation:
         fields, analysis = SPACY_FIELDS if name in SPACY_FIELDS else (name,), self.settings.analysis
 
         def build(folder: Path) -> None:
-            build_fields(self._documents, len(self.collection), fields, analysis, self.settings.worker_count, folder)
+            build_fields(self.collection, fields, analysis, self.settings.worker_count, folder)
             tokenise_queries(self.query_sets.values(), {name: Field(folder / name) for name in fields}, analysis)
 
         label = {SPACY_FIELDS: "words and lemmas", (WORD_PIECES,): "word pieces"}.get(fields, fields[0])
@@ -259,38 +255,33 @@ class Preparation:
             pieces = min(pieces, settings.max_doc_tokens + 2)  # [CLS] and [SEP]
 
         def build(folder: Path) -> None:
-            build_dense_index(load_dense_encoder(name, pieces), self._documents, len(self.collection), folder)
+            encoder = load_dense_encoder(name, pieces)
+            build_dense_index(encoder, self.collection.path, len(self.collection), folder)
 
         return self._step(
             "dense", "vectors of the documents", build, DENSE_CODE, encoder=encoder_identity(FLAG, name), pieces=pieces
         )
 
-    @cached_property
-    def _dense_encoder(self) -> Any:
-        return load_dense_encoder(self.settings.dense_encoder, self.settings.dense_pieces)
-
-    def free_encoder(self) -> None:
-        """Free the memory of the dense encoder; it is loaded again when it is needed."""
-        self.__dict__.pop("_dense_encoder", None)
-
     def _indexes(self, first_stage: str, bm25: BM25Parameters) -> list[str]:
         """Return what determines the retrieved documents."""
         return [self.index_folder(bm25).name, *([] if first_stage == BM25 else [first_stage, self._dense_folder.name])]
 
-    def _retrieve(self, first_stage: str, bm25: BM25Parameters, query_set: str, depth: int) -> dict[str, CandidateSet]:
-        """Retrieve by BM25, and unless it is the first stage, by vectors and by both."""
+    def _retrieve(
+        self, first_stage: str, bm25: BM25Parameters, query_sets: Sequence[str], depth: int
+    ) -> Iterator[tuple[str, dict[str, CandidateSet]]]:
+        """Retrieve each query set by BM25, and unless that is the first stage, by vectors and by both."""
         settings, id_order = self.settings, np.asarray(self.collection.id_order)
-        index, tokens = (
-            RetrievalIndex.load(self.index_folder(bm25)),
-            self.query_tokens(query_set, settings.first_stage_field),
-        )
-        retrieved = {BM25: retrieve(index, tokens, query_set, depth, settings.worker_count, id_order)}
-        if first_stage != BM25:
-            texts, dense = self.query_set(query_set).texts, self._dense_folder
-            retrieved[DENSE] = retrieve_dense(dense, self._dense_encoder, texts, query_set, depth)
-            both = [candidate_set.candidates for candidate_set in retrieved.values()]
-            retrieved[HYBRID] = CandidateSet(*reciprocal_rank_fusion(both, depth, len(self.collection), id_order))
-        return retrieved
+        index = RetrievalIndex.load(self.index_folder(bm25))
+        encoder = None if first_stage == BM25 else load_dense_encoder(settings.dense_encoder, settings.dense_pieces)
+        for name in query_sets:
+            tokens = self.query_tokens(name, settings.first_stage_field)
+            retrieved = {BM25: retrieve(index, tokens, name, depth, settings.worker_count, id_order)}
+            if encoder is not None:
+                texts = self.query_sets[name].texts
+                retrieved[DENSE] = retrieve_dense(self._dense_folder, encoder, texts, name, depth)
+                both = [candidate_set.candidates for candidate_set in retrieved.values()]
+                retrieved[HYBRID] = CandidateSet(*reciprocal_rank_fusion(both, depth, len(self.collection), id_order))
+            yield name, retrieved
 
     # --- candidates
 
@@ -317,8 +308,8 @@ class Preparation:
 
         def build(folder: Path) -> None:
             recalls: dict[str, Any] = {}
-            for name in query_sets:
-                queries, retrieved = self.query_sets[name], self._retrieve(first_stage, bm25, name, depth)
+            for name, retrieved in self._retrieve(first_stage, bm25, query_sets, depth):
+                queries = self.query_sets[name]
                 write_candidates(retrieved[first_stage], queries, self.collection, first_stage, folder)
                 for kind, (candidates, _) in retrieved.items() if first_stage != BM25 else ():
                     values = {k: recall(candidates, queries.relevant, k) for k in depths}
@@ -400,7 +391,7 @@ class Preparation:
             if external:
                 candidates = self.candidates(TRAIN_MODELING).candidates.head(depth)
             else:
-                retrieved = self._retrieve(first_stage, self.first_stage_parameters, TRAIN_MODELING, depth)
+                ((_, retrieved),) = self._retrieve(first_stage, self.first_stage_parameters, [TRAIN_MODELING], depth)
                 candidates = retrieved[first_stage].candidates
             relevant = self.query_sets[TRAIN_MODELING].relevant
             np.save(folder / "rows.npy", sample_negatives(candidates, relevant, SPLIT_SEED, NEGATIVES))

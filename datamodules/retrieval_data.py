@@ -47,7 +47,7 @@ from lexical.batches import (
 )
 from lexical.bm25 import normalised_bm25
 from lexical.errors import UserError
-from lexical.index.ragged import Ragged, ragged
+from lexical.index.ragged import Ragged
 from lexical.ranking.order import RankedTask
 
 QUERIES_PER_RANKING_BATCH = 1024  # the more, the more query tokens they share; their T(q|d) are computed once
@@ -98,7 +98,6 @@ class RetrievalData(L.LightningDataModule):
             self.prepared.candidates(query_set)
         if needs and needs.pairs:
             self.prepared.negatives(needs.pairs.negatives_from)
-        self.prepared.free_encoder()
 
     def train_dataloader(self) -> Any:
         needs = self.needs
@@ -223,7 +222,7 @@ class RetrievalData(L.LightningDataModule):
         numbers = np.sort(drawn)[process[0] :: process[1]]
         tokens = self.prepared.query_tokens(DEVELOPMENT, field)
         of_process = np.isin(task.candidates.row_numbers(), numbers)
-        queries, candidates = (ragged([rows.row(i) for i in numbers], np.int32) for rows in (tokens, task.candidates))
+        queries, candidates = tokens.take(numbers), task.candidates.take(numbers)
         ranking = RankingBatch(self.prepared.field(field).forward, queries, candidates, self.sequences(field))
         return ValidationBatch(ranking, numbers, task.relevant[of_process], task.id_order)
 
@@ -262,13 +261,11 @@ class RetrievalData(L.LightningDataModule):
     @cache  # noqa: B019 - timing a row must not time the opening of files
     def _ranking_batches(self, query_set: str, field: str, depth: int) -> list[RankingBatch]:
         tokens, candidates = self.prepared.query_tokens(query_set, field), self.ranked_task(query_set, depth).candidates
-        forward, sequences = self.prepared.field(field).forward, self.sequences(field)
-        batches = []
-        for first in range(0, candidates.rows, QUERIES_PER_RANKING_BATCH):
-            end = first + QUERIES_PER_RANKING_BATCH
-            of_batch = tokens.rows_between(first, end), candidates.rows_between(first, end)
-            batches.append(RankingBatch(forward, *of_batch, sequences))
-        return batches
+        forward, sequences, size = self.prepared.field(field).forward, self.sequences(field), QUERIES_PER_RANKING_BATCH
+        return [
+            RankingBatch(forward, tokens.rows_between(i, i + size), candidates.rows_between(i, i + size), sequences)
+            for i in range(0, candidates.rows, size)
+        ]
 
     def _joint_batches(self, query_set: str, fields: Sequence[str], depth: int) -> list[JointBatch]:
         id_order = np.asarray(self.prepared.collection.id_order)

@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from lexical.errors import UserError
 
@@ -27,32 +26,17 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_order(
-    work: Callable[[Job], Result],
-    jobs: Iterable[Job],
-    workers: int,
-    start: Callable[..., None] | None = None,
-    settings: tuple[Any, ...] = (),
-) -> Iterator[Result]:
+def in_order(work: Callable[[Job], Result], jobs: Iterable[Job], workers: int) -> Iterator[Result]:
     """Yield ``work(job)`` of each job in the order of the jobs, computing at most two jobs per worker ahead.
 
-    `work` and `start` (called once in each process with `settings`) are module-level functions. With one worker
-    everything runs in this process.
+    With one worker everything runs in this process.
     """
     if workers <= 1:
-        if start is not None:
-            start(*settings)
         yield from map(work, jobs)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _start_process, (start, settings)) as pool:
-
-        def submit(job: Job) -> Future[Result]:
-            with _ignore_interrupts():
-                return pool.submit(work, job)
-
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start_process) as pool:
         try:
-            yield from computed_ahead(submit, jobs, 2 * workers)
+            yield from computed_ahead(lambda job: pool.submit(work, job), jobs, 2 * workers)
         except BrokenProcessPool as error:
             raise UserError("a worker process was killed, perhaps for lack of memory: try --data.workers 1") from error
 
@@ -72,20 +56,8 @@ def computed_ahead(submit: Callable[[Job], Future[Result]], jobs: Iterable[Job],
             future.cancel()
 
 
-@contextmanager
-def _ignore_interrupts() -> Iterator[None]:
-    """Make processes that are started meanwhile ignore Ctrl-C: it reaches all of them, and the parent handles it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _start_process(start: Callable[..., None] | None, settings: tuple[Any, ...]) -> None:
+def _start_process() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the parent handles it
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -94,5 +66,3 @@ def _start_process(start: Callable[..., None] | None, settings: tuple[Any, ...])
         os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
-    if start is not None:
-        start(*settings)

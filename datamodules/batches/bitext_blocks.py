@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 from torch.utils.data import Dataset
 
@@ -22,14 +20,11 @@ class BitextBlocks(Dataset[BitextBatch]):
 
     def __init__(self, prepared: Preparation, field: str, options: BitextOptions, process: tuple[int, int]) -> None:
         self.field, self.options, self.process = field, options, process
-        self.tokens = prepared.field(field)
+        tokens = prepared.field(field)
+        self.documents, self.kept = tokens.sequences, kept_tokens(tokens.forward, options)
         self.queries = prepared.query_tokens(TRAIN_MODELING, field)
         self.relevant = prepared.query_sets[TRAIN_MODELING].relevant
-        self.blocks = query_blocks(self.relevant, self.tokens.sequences.offsets)
-
-    @cached_property
-    def _kept(self) -> np.ndarray:
-        return kept_tokens(self.tokens.forward, self.options)
+        self.blocks = query_blocks(self.relevant, self.documents.offsets)
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -38,5 +33,5 @@ class BitextBlocks(Dataset[BitextBatch]):
         first, end = self.blocks[number]
         rank, processes = self.process
         rows = np.arange(first + rank, end, processes)
-        bitext = make_bitext(self.queries, self.tokens.sequences, self.relevant, self._kept, rows, self.options)
-        return BitextBatch(self.field, len(self._kept), bitext)
+        bitext = make_bitext(self.queries, self.documents, self.relevant, self.kept, rows, self.options)
+        return BitextBatch(self.field, len(self.kept), bitext)

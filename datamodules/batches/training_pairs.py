@@ -43,7 +43,6 @@ class TrainingPairs:
     ) -> None:
         self.forward, self.queries, self.relevant, self.negatives = forward, queries, relevant, negatives
         self.options, self.process, self.sequences = options, process, sequences
-        self._order = lru_cache(maxsize=1)(self._draw_order)
         usable = (relevant.lengths() > 0) & (negatives >= 0).any(axis=1)
         self.usable = np.flatnonzero(usable)
         positive = "relevant candidate" if options.retrieved_only else "relevant document"
@@ -78,6 +77,7 @@ class TrainingPairs:
         negatives = negatives[negatives >= 0]
         return [int(relevant[rng.integers(len(relevant))]), int(negatives[rng.integers(len(negatives))])]
 
-    def _draw_order(self, epoch: int) -> np.ndarray:
+    @lru_cache(maxsize=1)  # noqa: B019 - lives as long as the training
+    def _order(self, epoch: int) -> np.ndarray:
         """Return the usable queries in the order of an epoch."""
         return np.random.default_rng([self.options.seed, epoch]).permutation(self.usable)

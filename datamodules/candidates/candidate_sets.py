@@ -62,22 +62,20 @@ def external_candidates(
     missing = [query for query in queries.ids if query not in run]
     if len(missing) == len(queries):
         raise UserError(f"{file} has no line for any query of {queries.name} (the first is {queries.ids[0]})")
-    rows, scores = [], []
-    unknown = repeated = 0
-    for query in queries.ids:
-        documents, values = run.get(query, ([], np.zeros(0)))
-        of_query = collection.rows(documents)
-        in_collection = of_query >= 0
-        unknown += int(np.count_nonzero(~in_collection))
-        of_query, values = of_query[in_collection], values[in_collection]
-        best = np.lexsort((collection.id_order[of_query], -values.astype(np.float32)))
-        first = np.sort(np.unique(of_query[best], return_index=True)[1])
-        repeated += len(of_query) - len(first)
-        kept = best[first[:depth]]
-        rows.append(of_query[kept])
-        scores.append(values[kept])
-    candidates = ragged(rows, np.int32)
-    if unknown > len(candidates.values):
+    listed = [run.get(query, ([], np.zeros(0))) for query in queries.ids]
+    candidates = ragged([collection.rows(documents) for documents, _ in listed], np.int32)
+    scores = np.concatenate([values for _, values in listed]).astype(np.float32)
+    known = candidates.values >= 0
+    candidates, scores = candidates.select(known), scores[known]
+    order = ranking_order(candidates, scores, collection.id_order)
+    candidates, scores = Ragged(candidates.offsets, candidates.values[order]), scores[order]
+    pairs = candidates.row_numbers() * len(collection) + candidates.values
+    first = np.isin(np.arange(len(pairs)), np.unique(pairs, return_index=True)[1])
+    candidates, scores = candidates.select(first), scores[first]
+    best = candidates.positions() < depth
+    candidates, scores = candidates.select(best), scores[best]
+    unknown, repeated = (int(np.count_nonzero(~kept)) for kept in (known, first))
+    if unknown > len(scores):
         raise UserError(f"{file}: most of its documents are not in the collection: is it a run on other data?")
     counts = {
         f"of {len(queries):,} queries are not in it and count as 0 (first: {(missing or [''])[0]})": len(missing),
@@ -85,7 +83,7 @@ def external_candidates(
         "lines name documents that are not in the collection and are left out": unknown,
     }
     notes = [f"{file}: {queries.name}: {count:,} {what}" for what, count in counts.items() if count]
-    return CandidateSet(candidates, np.concatenate(scores).astype(np.float32)), notes
+    return CandidateSet(candidates, scores), notes
 
 
 def sample_negatives(candidates: Ragged, relevant: Ragged, seed: int, count: int) -> np.ndarray:

@@ -7,15 +7,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import NamedTuple
-
-
-class SplitDocstring(NamedTuple):
-    """Both parts of a docstring, cleaned, each one TSV-safe line. The summary may be empty."""
-
-    summary: str
-    rest: str
-
 
 # Lines that begin a block even without a blank line before them.
 _NEW_BLOCK = re.compile(
@@ -41,22 +32,22 @@ _PLACEHOLDER = re.compile(r"(?<![\w}\\^])\{[A-Za-z_][\w.]*\}|(?<![\w}\\^])\{\}|%
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060\ufeff\ud800-\udfff]")
 
 
-def split_docstring(docstring: str) -> SplitDocstring:
-    """Return the first sentence of the first paragraph, and everything after it.
+def split_docstring(docstring: str) -> tuple[str, str]:
+    """Return the summary, the first sentence of the first paragraph, and the rest: plain text in one line each.
 
-    A leading signature (`abs(input) -> Tensor`, as in C functions) is not a summary and is skipped.
+    The summary may be empty. A leading signature (`abs(input) -> Tensor`, as in C functions) is skipped.
     """
     paragraphs = _paragraphs(docstring)
     while paragraphs and _SIGNATURE.match(paragraphs[0][0]) and len(paragraphs[0]) == 1:
         paragraphs.pop(0)
     if not paragraphs:
-        return SplitDocstring("", "")
+        return "", ""
     first = " ".join(paragraphs[0])
     following = [" ".join(paragraph) for paragraph in paragraphs[1:]]
     if _NEW_BLOCK.match(paragraphs[0][0]) or _PARAMETER.match(first):  # a section or an argument: no summary
-        return SplitDocstring("", plain_text(" ".join([first, *following])))
+        return "", plain_text(" ".join([first, *following]))
     sentence, remainder = _first_sentence(first)
-    return SplitDocstring(plain_text(sentence).rstrip(" .:;,"), plain_text(" ".join([remainder, *following])))
+    return plain_text(sentence).rstrip(" .:;,"), plain_text(" ".join([remainder, *following]))
 
 
 def plain_text(text: str) -> str:
@@ -73,11 +64,6 @@ def plain_text(text: str) -> str:
 def single_spaced(text: str) -> str:
     """Return one line without tabs, control characters or lone surrogates: safe in a TSV file and in UTF-8."""
     return " ".join(_UNPRINTABLE.sub(" ", text).split())
-
-
-def contains_verbatim(text: str, phrase: str) -> bool:
-    """Return whether the phrase stands in the text word for word, ignoring case."""
-    return phrase.lower() in text.lower()
 
 
 def without_phrase(text: str, phrase: str) -> str:

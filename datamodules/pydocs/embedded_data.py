@@ -60,8 +60,6 @@ class PyDocsTexts:
         write_collection(documents, report, folder / "collection")
         notes = [*filter(None, [report.summary()])]
         write_query_sets(without_shared_texts(data.query_sets, notes), notes, folder)
-        names = (f"{row[0]}\t{name}\n" for row, name in zip(data.documents, data.names, strict=True))
-        (folder / "names.tsv").write_text("".join(names), encoding="utf-8")
         origin = {"content_hash": content_hash(data), "sources": data.sources, "left_out": data.left_out}
         (folder / "origin.json").write_text(json.dumps(origin, indent=1) + "\n")
 
@@ -78,7 +76,6 @@ class EmbeddedData(NamedTuple):
     """
 
     documents: list[tuple[str, str]]  # (doc_id, text); ids are short: a run file repeats them a thousand times a query
-    names: list[str]  # where each document stands: package.module:Class.method, or a page
     query_sets: dict[str, list[JudgedQuery]]
     sources: list[dict[str, Any]]  # what each package contributed
     left_out: dict[str, int]  # reason -> docstrings that gave no pair (and files that are not Python)
@@ -101,7 +98,7 @@ def build_embedded_data(packages: Sequence[MinedPackage], granularity: Granulari
     left_out[UNPARSABLE] = sum(package.unparsable_files for package in packages)
     documents = [(relevant_documents[name][0], text) for name, text in texts.items()]
     sources = _contributions(packages, pairs.fates)
-    return EmbeddedData(documents, list(texts), query_sets, sources, dict(sorted(left_out.items())))
+    return EmbeddedData(documents, query_sets, sources, dict(sorted(left_out.items())))
 
 
 def content_hash(data: EmbeddedData) -> str:

@@ -178,7 +178,7 @@ def mine_file(path: Path, module: str) -> list[Docstring] | None:
             tree = ast.parse(path.read_bytes())
         return [
             Docstring(module, owner, name, *split_docstring(text))
-            for owner, name, node in _definitions(tree)
+            for owner, name, node in [("", "", tree), *_definitions(tree)]
             if (text := ast.get_docstring(node, clean=False)) and text.strip()
         ]
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # NUL bytes, bad encoding, absurd nesting
@@ -189,19 +189,15 @@ def _mine_files(files: list[tuple[Path, str]]) -> list[list[Docstring] | None]:
     return [mine_file(*file) for file in files]
 
 
-def _definitions(tree: ast.Module) -> Iterator[tuple[str, str, ast.Module | Definition]]:
-    """Yield (owner, qualified name, node) of the module, its classes, functions and methods, in source order."""
-    yield "", "", tree
-    stack: list[tuple[str, ast.AST]] = [("", child) for child in reversed(list(ast.iter_child_nodes(tree)))]
-    while stack:
-        owner, node = stack.pop()
-        if isinstance(node, ast.expr):
-            continue
+def _definitions(parent: ast.AST, owner: str = "") -> Iterator[tuple[str, str, Definition]]:
+    """Yield (owner, qualified name, node) of classes, functions and methods in source order; those inside a function
+    are not documentation."""
+    for node in ast.iter_child_nodes(parent):
         if isinstance(node, Definition):
-            name = f"{owner}.{node.name}" if owner else node.name
-            if not isinstance(node, ast.ClassDef):
-                yield owner, name, node
-                continue  # definitions inside a function are not documentation
-            yield name, name, node
-            owner = name
-        stack.extend((owner, child) for child in reversed(list(ast.iter_child_nodes(node))))
+            name = f"{owner}.{node.name}".lstrip(".")
+            is_class = isinstance(node, ast.ClassDef)
+            yield name if is_class else owner, name, node
+            if is_class:
+                yield from _definitions(node, name)
+        elif not isinstance(node, ast.expr):
+            yield from _definitions(node, owner)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from datamodules.pydocs.docstring_text import contains_verbatim, without_placeholders
+from datamodules.pydocs.docstring_text import without_placeholders
 from datamodules.pydocs.mining import Docstring
 from datamodules.pydocs.near_duplicates import connected_groups, near_duplicate_groups
 from datamodules.text.query_sets import DEVELOPMENT, TEST, TRAIN_FUSION, TRAIN_MODELING
@@ -89,7 +89,7 @@ def select_pairs(docstrings: Sequence[Docstring]) -> Pairs:
         text = docstrings[relevant[0]].summary
         fate = GENERIC if len(relevant) > MAX_RELEVANT else KEPT
         # The first spelling of the summary is the query, so it must be absent from all the passages.
-        if any(contains_verbatim(docstrings[position].rest, text) for position in relevant):
+        if any(text.lower() in docstrings[position].rest.lower() for position in relevant):
             fate = REPEATED
         for position in relevant:
             fates[position] = fate
@@ -110,7 +110,7 @@ def fate_of(docstring: Docstring) -> str:
         (QUERY_TOO_SHORT, length < SHORTEST_QUERY),
         (QUERY_TOO_LONG, length > LONGEST_QUERY),
         (PASSAGE_TOO_SHORT, len(words(without_placeholders(rest))) < SHORTEST_PASSAGE),
-        (REPEATED, contains_verbatim(rest, summary)),
+        (REPEATED, summary.lower() in rest.lower()),
     )
     return next((reason for reason, applies in checks if applies), KEPT)
 

@@ -25,6 +25,7 @@ import xxhash
 from datamodules.cached_step import MANIFEST, code_version
 from datamodules.text.collection import ROWS_PER_BATCH, SCHEMA, TABLE, Collection, open_table
 from datamodules.text.lines import LineReport, read_documents
+from lexical.index.ragged import Ragged, offsets_of
 from lexical.terminal import track
 
 if TYPE_CHECKING:
@@ -54,25 +55,21 @@ class ExpandedTexts:
         unchanged = shutil.ignore_patterns(TABLE, MANIFEST)  # rows, ids and query sets are copied
         shutil.copytree(texts, folder, dirs_exist_ok=True, ignore=unchanged)
         report = LineReport(self.file.name)
-        rows, spool_rows = _spool_lines(self.file, collection, report, folder / SPOOL)
+        additions = _spool_lines(self.file, collection, report, folder / SPOOL)
         report.refuse_if_mostly_broken()
         tables = [path / "collection" / TABLE for path in (texts, folder)]
-        _write_expanded(tables[0], folder / SPOOL, rows, spool_rows, tables[1])
+        _write_expanded(tables[0], folder / SPOOL, additions, tables[1])
         (folder / SPOOL).unlink()
         notes = json.loads((folder / "notes.json").read_text())
-        expanded = f"{len(np.unique(rows)):,} of {len(collection):,} documents are expanded"
-        notes += [*filter(None, [report.summary()]), f"{expanded}, by {len(rows):,} lines of {self.file}"]
+        expanded = f"{np.count_nonzero(additions.lengths()):,} of {len(collection):,} documents are expanded"
+        notes += [*filter(None, [report.summary()]), f"{expanded}, by {len(additions.values):,} lines of {self.file}"]
         (folder / "notes.json").write_text(json.dumps(notes, indent=1) + "\n")
 
 
-def _spool_lines(
-    file: Path, collection: Collection, report: LineReport, spool: Path
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+def _spool_lines(file: Path, collection: Collection, report: LineReport, spool: Path) -> Ragged:
     """Write the texts of sound lines to the table `spool`; only numbers and a hash of each line are kept in memory.
 
-    Returns:
-        (lines,) int64 document rows, ascending, and (lines,) int64 rows of `spool`; the lines of one document are in
-        the order of the file, without repetitions.
+    Returns, for each document, its rows of `spool`: in the order of the file, without repetitions.
     """
     rows, numbers, hashes = array("q"), array("q"), array("Q")
     lines = track(read_documents(file, report), f"read {file.name}")
@@ -92,19 +89,20 @@ def _spool_lines(
     first = np.sort(np.unique(np.frombuffer(hashes, np.uint64), return_index=True)[1])
     for repeated in np.setdiff1d(np.arange(len(hashes)), first):
         report.add(REPEATED, numbers[repeated])
-    documents = np.frombuffer(rows, np.int64)
-    spool_rows = first[np.argsort(documents[first], kind="stable")]
-    return documents[spool_rows], spool_rows
+    documents = np.frombuffer(rows, np.int64)[first]
+    offsets = offsets_of(np.bincount(documents, minlength=len(collection)))
+    return Ragged(offsets, first[np.argsort(documents, kind="stable")])
 
 
-def _write_expanded(table: Path, spool: Path, rows: np.ndarray, spool_rows: np.ndarray, expanded: Path) -> None:
-    """Copy the table of documents with the lines of each document appended to its text."""
-    additions, start = open_table(spool)["text"], 0
+def _write_expanded(table: Path, spool: Path, additions: Ragged, expanded: Path) -> None:
+    """Copy the table of documents with the `additions` of each document appended to its text."""
+    lines, start = open_table(spool)["text"], 0
     with pa.ipc.new_stream(str(expanded), SCHEMA) as writer:
         for batch in open_table(table).to_batches():
             texts = batch.column("text").to_pylist()
-            span = slice(*np.searchsorted(rows, [start, start + len(texts)]))
-            for row, text in zip(rows[span], additions.take(pa.array(spool_rows[span])).to_pylist(), strict=True):
-                texts[row - start] += f" {text}"
+            of_batch = additions.rows_between(start, start + len(texts))
+            added = lines.take(pa.array(of_batch.values)).to_pylist()
+            for row, text in zip(of_batch.row_numbers(), added, strict=True):
+                texts[row] += f" {text}"
             writer.write_batch(pa.record_batch([batch.column("id"), texts], schema=SCHEMA))
             start += len(texts)

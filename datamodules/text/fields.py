@@ -11,14 +11,13 @@ and ``queries/`` (token ids of the query sets).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from datamodules.text.analysis import WORD_PIECES, AnalysisSettings, FieldTokens, WordPieceAnalyser, analyser_of
-from datamodules.text.collection import read_texts
+from datamodules.text.collection import Collection, read_texts
 from datamodules.text.query_sets import QuerySet
 from datamodules.worker_pool import in_order
 from lexical.index.array_file import ArrayWriter, map_array, read_blocks
@@ -51,14 +50,14 @@ class Field:
 
 
 def build_fields(
-    documents: Path, count: int, fields: tuple[str, ...], settings: AnalysisSettings, workers: int, folder: Path
+    collection: Collection, fields: tuple[str, ...], settings: AnalysisSettings, workers: int, folder: Path
 ) -> None:
-    """Tokenise the `count` texts of the Arrow file `documents` into ``folder/FIELD`` for `fields` of one analyser."""
+    """Tokenise a collection into ``folder/FIELD`` for `fields` of one analyser."""
     writers = {field: _FieldWriter(folder / field) for field in fields}
-    shards = range(0, count, DOCUMENTS_PER_SHARD)
+    shards = range(0, len(collection), DOCUMENTS_PER_SHARD)
     if len(shards) <= SHARDS_IN_ONE_PROCESS:
         workers = 1
-    results = in_order(_analyse_shard, shards, workers, _start_worker, (documents, fields[0], settings))
+    results = in_order(partial(_analyse_shard, collection.path, fields[0], settings), shards, workers)
     for tokens in track(results, f"tokenise {', '.join(fields)}", total=len(shards)):
         for field, writer in writers.items():
             writer.append(_cut(tokens[field], settings.max_doc_tokens))
@@ -100,16 +99,11 @@ class QueryTokeniser:
         return {name: concatenated(rows) for name, rows in parts.items()}
 
 
-_worker: dict[str, Any] = {}  # what a worker process keeps between shards
+_analyser = lru_cache(maxsize=1)(analyser_of)  # a process keeps it between shards
 
 
-def _start_worker(documents: Path, field: str, settings: AnalysisSettings) -> None:
-    _worker["documents"] = documents
-    _worker["analyser"] = analyser_of(field, settings)
-
-
-def _analyse_shard(start: int) -> dict[str, FieldTokens]:
-    return _worker["analyser"].analyse(read_texts(_worker["documents"], start, start + DOCUMENTS_PER_SHARD))
+def _analyse_shard(documents: Path, field: str, settings: AnalysisSettings, start: int) -> dict[str, FieldTokens]:
+    return _analyser(field, settings).analyse(read_texts(documents, start, start + DOCUMENTS_PER_SHARD))
 
 
 def _cut(field: FieldTokens, max_tokens: int | None) -> FieldTokens:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ EMPTY = "with an empty text"
 NO_ID = "with an empty or blank-containing id"
 DUPLICATE = "with a duplicate id"
 GRADE = "whose grade is not a whole number"
-MAX_GRADE = 2**31 - 1  # grades are stored as int32
+GRADES = re.compile(r"[+-]?\d{1,9}")  # stored as int32
 MAX_BROKEN = 0.5  # a file with a larger share of broken lines is refused
 
 
@@ -115,15 +116,10 @@ def read_qrels(path: Path, report: LineReport) -> Iterator[Judgement]:
         parts = line.split()
         if len(parts) != 4:
             report.add(COLUMNS, number)
-            continue
-        try:
-            grade = int(parts[3])
-        except ValueError:
-            grade = MAX_GRADE + 1
-        if abs(grade) > MAX_GRADE:
+        elif not GRADES.fullmatch(parts[3]):
             report.add(GRADE, number)
         else:
-            yield Judgement(number, parts[0], parts[2], grade)
+            yield Judgement(number, parts[0], parts[2], int(parts[3]))
 
 
 def find_file(folder: Path, name: str) -> Path | None:

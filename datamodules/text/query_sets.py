@@ -19,7 +19,7 @@ from datamodules.text.collection import Collection
 from datamodules.text.lines import Judgement, LineReport, TextLine
 from lexical.errors import UserError
 from lexical.index.array_file import map_array
-from lexical.index.ragged import Ragged, offsets_of, ragged
+from lexical.index.ragged import Ragged, offsets_of
 
 TRAIN_MODELING, TRAIN_FUSION, DEVELOPMENT, TEST = "train_modeling", "train_fusion", "development", "test"
 SPLIT_SETS = (TRAIN_MODELING, TRAIN_FUSION, DEVELOPMENT, TEST)  # every data set has them
@@ -55,9 +55,6 @@ class SplitSizes(NamedTuple):
     test: int | None = None  # default: all that are left
 
 
-DEFAULT_SIZES = SplitSizes()
-
-
 class Sample(NamedTuple):
     """A fixed sample of a query set."""
 
@@ -74,7 +71,7 @@ SAMPLES = {
 
 
 class QuerySet:
-    """One query set on disk, or a sample of it; texts and judgements are read when they are first used.
+    """One query set on disk, or a sample of it; texts are read when they are first used.
 
     Args:
         folder: of the files.
@@ -84,13 +81,14 @@ class QuerySet:
 
     def __init__(self, folder: Path, name: str, queries: int | None = None) -> None:
         self.folder, self.name = folder, name
-        self._offsets = map_array(folder / f"{name}.judged_offsets.npy")
+        parts = (map_array(folder / f"{name}.judged_{part}.npy") for part in ("offsets", "rows", "grades"))
+        self._offsets, self._rows, self._grades = parts
         count, rng = len(self._offsets) - 1, np.random.default_rng(SPLIT_SEED)
         self._sample = None if queries is None else np.sort(rng.permutation(count)[:queries])
 
     def select(self, rows: Ragged) -> Ragged:
         """Select the rows of the sample's queries from those of all queries."""
-        return rows if self._sample is None else ragged([rows.row(int(i)) for i in self._sample], rows.values.dtype)
+        return rows if self._sample is None else rows.take(self._sample)
 
     def __len__(self) -> int:
         return len(self._offsets) - 1 if self._sample is None else len(self._sample)
@@ -112,16 +110,12 @@ class QuerySet:
     @property
     def judged(self) -> Ragged:
         """Judged document rows of each query."""
-        return self.select(Ragged(self._offsets, map_array(self.folder / f"{self.name}.judged_rows.npy")))
-
-    @property
-    def _all_grades(self) -> np.ndarray:
-        return map_array(self.folder / f"{self.name}.judged_grades.npy")
+        return self.select(Ragged(self._offsets, self._rows))
 
     @property
     def grades(self) -> np.ndarray:
         """(judgements,) int32, beside ``judged.values``; above 0 is relevant."""
-        return self.select(Ragged(self._offsets, self._all_grades)).values
+        return self.select(Ragged(self._offsets, self._grades)).values
 
     @cached_property
     def relevant(self) -> Ragged:
@@ -130,7 +124,7 @@ class QuerySet:
     @property
     def graded(self) -> bool:
         """True for sets with grades above 1 (TREC), and their samples: measured by nDCG@10 instead of MRR."""
-        return int(self._all_grades.max(initial=0)) > 1
+        return int(self._grades.max(initial=0)) > 1
 
     def qrels(self) -> list[tuple[str, str, int]]:
         """Return (query id, document id, grade) of all judgements."""

@@ -28,7 +28,6 @@ from datamodules.text.lines import (
     read_queries,
 )
 from datamodules.text.query_sets import (
-    DEFAULT_SIZES,
     DEVELOPMENT,
     TRAIN_FUSION,
     TRAIN_MODELING,
@@ -65,52 +64,32 @@ def write_query_sets(sets: dict[str, list[JudgedQuery]], notes: list[str], folde
     (folder / "notes.json").write_text(json.dumps(notes, indent=1) + "\n")
 
 
-class RawTexts:
-    """A collection and raw query sets (train, dev, perhaps test, further judged sets), split as in the paper.
+class SplitTexts(NamedTuple):
+    """A collection with its raw query sets (train, dev, perhaps test, further judged sets) split as in the paper."""
 
-    Args:
-        label: name of the collection in messages.
-        sizes: of the query sets.
-    """
-
-    def __init__(self, label: str, sizes: SplitSizes) -> None:
-        self.label, self.sizes = label, sizes
-
-    def documents(self, report: LineReport) -> Iterator[TextLine]:
-        raise NotImplementedError
-
-    def query_sets(self) -> dict[str, RawSet]:
-        raise NotImplementedError
-
-    def raw_identity(self) -> Any:
-        """Return what determines documents and raw query sets."""
-        raise NotImplementedError
+    raw: RawTexts
+    sizes: SplitSizes = SplitSizes()
 
     def identity(self) -> Any:
-        return {"source": self.raw_identity(), "sizes": self.sizes, "code": code_version(TEXT_CODE)}
+        return {"source": self.raw.identity(), "sizes": self.sizes, "code": code_version(TEXT_CODE)}
 
     def write(self, folder: Path) -> None:
-        report = LineReport(self.label)
-        documents = track(self.documents(report), f"read {self.label}")
+        report = LineReport(self.raw.label)
+        documents = track(self.raw.documents(report), f"read {self.raw.label}")
         collection = write_collection(documents, report, folder / "collection")
         notes = [*filter(None, [report.summary()])]
-        judged = {name: join_judgements(raw, collection, notes) for name, raw in self.query_sets().items()}
+        judged = {name: join_judgements(raw, collection, notes) for name, raw in self.raw.query_sets().items()}
         write_query_sets(split(judged, self.sizes, notes), notes, folder)
 
 
-class SetFiles(NamedTuple):
-    queries: Path
-    qrels: Path
-
-
-class FileTexts(RawTexts):
+class FileTexts(NamedTuple):
     """Files of a folder: one collection, and two files for each query set."""
 
-    def __init__(self, label: str, collection: Path, sets: dict[str, SetFiles], sizes: SplitSizes) -> None:
-        super().__init__(label, sizes)
-        self.collection, self.sets = collection, sets
+    label: str  # name of the collection in messages
+    collection: Path
+    sets: dict[str, tuple[Path, Path]]  # name -> (queries, qrels)
 
-    def raw_identity(self) -> Any:
+    def identity(self) -> Any:
         files = [self.collection, *(path for pair in self.sets.values() for path in pair)]
         stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
         return {"sets": sorted(self.sets), "files": stats}
@@ -120,15 +99,14 @@ class FileTexts(RawTexts):
 
     def query_sets(self) -> dict[str, RawSet]:
         sets = {}
-        for name, files in self.sets.items():
-            query_report, qrel_report = LineReport(files.queries.name), LineReport(files.qrels.name)
-            queries = list(read_queries(files.queries, query_report))
-            sets[name] = RawSet(queries, list(read_qrels(files.qrels, qrel_report)), query_report, qrel_report)
+        for name, (queries, qrels) in self.sets.items():
+            reports = LineReport(queries.name), LineReport(qrels.name)
+            sets[name] = RawSet(list(read_queries(queries, reports[0])), list(read_qrels(qrels, reports[1])), *reports)
         return sets
 
 
-def folder_texts(folder: Path, sizes: SplitSizes = DEFAULT_SIZES) -> FileTexts:
-    """Return the source of a folder with ``collection.tsv``, ``queries.NAME.tsv`` and ``qrels.NAME.tsv``.
+def folder_texts(folder: Path) -> FileTexts:
+    """Return the texts of a folder with ``collection.tsv``, ``queries.NAME.tsv`` and ``qrels.NAME.tsv``.
 
     ``test`` may be missing; sets of other names are evaluated too.
     """
@@ -145,11 +123,11 @@ def folder_texts(folder: Path, sizes: SplitSizes = DEFAULT_SIZES) -> FileTexts:
         if qrels is None:
             say(f"{path.name} is left out: there is no qrels.{name}.tsv beside it in {folder}")
         else:
-            sets[name] = SetFiles(path, qrels)
+            sets[name] = path, qrels
     for name in ("train", "dev"):
         if name not in sets:
             raise UserError(f"{folder} has no queries.{name}.tsv (or .tsv.gz) with qrels.{name}.tsv")
-    return FileTexts("collection.tsv", _collection_file(folder, "collection.tsv"), sets, sizes)
+    return FileTexts("collection.tsv", _collection_file(folder, "collection.tsv"), sets)
 
 
 # kind -> (collection, set -> alternatives of (queries, qrels))
@@ -175,35 +153,34 @@ OFFICIAL_FILES: dict[str, tuple[str, dict[str, list[tuple[str, str]]]]] = {
 }
 
 
-def official_texts(folder: Path, kind: str, sizes: SplitSizes = DEFAULT_SIZES) -> FileTexts:
-    """Return the source of the official MS MARCO v1 files of `kind` ("passage" or "document"), plain or gzipped."""
+def official_texts(folder: Path, kind: str) -> FileTexts:
+    """Return the official MS MARCO v1 files of `kind` ("passage" or "document"), plain or gzipped."""
     collection, official_sets = OFFICIAL_FILES[kind]
     sets = {}
     for name, alternatives in official_sets.items():
         pairs = [(find_file(folder, queries), find_file(folder, qrels)) for queries, qrels in alternatives]
-        queries, qrels = max(pairs, key=lambda pair: (None not in pair, pair != (None, None)))
+        queries, qrels = min(pairs, key=lambda pair: pair.count(None))
         first = alternatives[0]
-        if queries is not None and qrels is not None:
-            sets[name] = SetFiles(queries, qrels)
+        if queries and qrels:
+            sets[name] = queries, qrels
         elif name in ("train", "dev"):
             raise UserError(f"{folder} lacks {first[0]} or {first[1]} (plain or .gz) of MS MARCO {kind} ranking")
-        elif queries is not None or qrels is not None:
-            missing = first[1] if qrels is None else first[0]
+        elif queries or qrels:
+            missing = first[1] if queries else first[0]
             raise UserError(f"{folder} has one file of {name} but lacks {missing} (plain or .gz)")
-    return FileTexts(f"MS MARCO {kind} collection", _collection_file(folder, collection), sets, sizes)
+    return FileTexts(f"MS MARCO {kind} collection", _collection_file(folder, collection), sets)
 
 
 IRDS_SUBSETS = {"train": "train", "dev": "dev", "trec2019": "trec-dl-2019/judged", "trec2020": "trec-dl-2020/judged"}
 
 
-class IrDatasetsTexts(RawTexts):
+class IrDatasetsTexts:
     """MS MARCO from ``ir_datasets``, which downloads it on first use; `base` is, for example, ``msmarco-passage``."""
 
-    def __init__(self, base: str, sizes: SplitSizes = DEFAULT_SIZES) -> None:
-        super().__init__(f"{base} of ir_datasets", sizes)
-        self.base = base
+    def __init__(self, base: str) -> None:
+        self.base, self.label = base, f"{base} of ir_datasets"
 
-    def raw_identity(self) -> Any:
+    def identity(self) -> Any:
         import ir_datasets
 
         return {"ir_datasets": self.base, "version": ir_datasets.__version__, "subsets": IRDS_SUBSETS}
@@ -239,6 +216,9 @@ class IrDatasetsTexts(RawTexts):
                 f"ir_datasets cannot get {name} ({type(error).__name__}: {error}); "
                 "download the official files elsewhere and give their folder with --data.path DIR"
             ) from error
+
+
+RawTexts = FileTexts | IrDatasetsTexts
 
 
 def existing_path(flag: str, path: str | Path | None, kind: str = "folder") -> Path:

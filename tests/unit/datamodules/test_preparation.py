@@ -22,7 +22,7 @@ from datamodules.candidates.candidate_sets import retrieve
 from datamodules.preparation import NEGATIVES, NEGATIVES_FROM, Preparation, PreparationSettings
 from datamodules.text.fields import DOCUMENTS_PER_SHARD, SHARDS_IN_ONE_PROCESS
 from datamodules.text.query_sets import SplitSizes
-from datamodules.text.sources import folder_texts
+from datamodules.text.sources import SplitTexts, folder_texts
 from lexical.bm25 import BM25Parameters
 from lexical.errors import UserError
 from lexical.index.retrieval import RetrievalIndex
@@ -33,7 +33,7 @@ from tests.fixtures.small_folder import write_lines, write_small_folder
 
 
 def prepare(folder: Path, cache: Path, sizes: SplitSizes | None = None, **settings: Any) -> Preparation:
-    texts = folder_texts(folder, sizes or SplitSizes())
+    texts = SplitTexts(folder_texts(folder), sizes or SplitSizes())
     return Preparation("data", texts, PreparationSettings(**{"workers": 1, **settings}), cache)
 
 

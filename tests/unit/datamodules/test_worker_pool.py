@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 
 import pytest
 
 from datamodules.worker_pool import cores, in_order
 from lexical.errors import UserError
 
-_started: list[int] = []
 
-
-def remember(number: int) -> None:
-    _started.append(number)
-
-
-def add(number: int) -> int:
-    return number + _started[-1]
+def add(summand: int, number: int) -> int:
+    return number + summand
 
 
 def end_at_three(number: int) -> int:
@@ -29,7 +24,7 @@ def end_at_three(number: int) -> int:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_results_come_in_the_order_of_the_jobs(workers: int) -> None:
-    assert list(in_order(add, range(20), workers, remember, (100,))) == list(range(100, 120))
+    assert list(in_order(partial(add, 100), range(20), workers)) == list(range(100, 120))
 
 
 def test_a_killed_worker_is_one_clear_line() -> None:

@@ -22,7 +22,7 @@ from datamodules.preparation import Preparation, PreparationSettings
 from datamodules.text.collection import Collection, write_collection
 from datamodules.text.lines import LineReport, TextLine
 from datamodules.text.query_sets import JudgedQuery, QuerySet, write_query_set
-from datamodules.text.sources import folder_texts
+from datamodules.text.sources import SplitTexts, folder_texts
 from lexical.bm25 import BM25Parameters
 from lexical.errors import UserError
 from lexical.index.ragged import Ragged, ragged
@@ -163,7 +163,7 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def prepare(folder: Path, cache: Path, **settings: object) -> Preparation:
-    texts = folder_texts(folder)
+    texts = SplitTexts(folder_texts(folder))
     return Preparation("tied", texts, PreparationSettings(workers=1, k1=1.2, b=0.75, **settings), cache)  # type: ignore[arg-type]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datamodules.pydocs.docstring_text import contains_verbatim, split_docstring, without_phrase
+from datamodules.pydocs.docstring_text import split_docstring, without_phrase
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_cutting_a_phrase_also_cuts_what_the_cut_brings_together() -> None:
 
 @given(st.text(max_size=60), st.text(min_size=1, max_size=4))
 def test_a_cut_phrase_is_gone(text: str, phrase: str) -> None:
-    assert not contains_verbatim(without_phrase(text, phrase), phrase)
+    assert phrase.lower() not in without_phrase(text, phrase).lower()

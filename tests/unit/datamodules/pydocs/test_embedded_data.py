@@ -128,7 +128,7 @@ def test_real_account_is_complete(real: dict[str, EmbeddedData], mined: list[Min
 def test_real_data_is_well_formed(real: dict[str, EmbeddedData], granularity: str) -> None:
     data = real[granularity]
     texts = dict(data.documents)
-    assert len(texts) == len(data.documents) == len(set(data.names))
+    assert len(texts) == len(data.documents)
     queries = [query for query_set in data.query_sets.values() for query in query_set]
     query_ids = {query.id for query in queries}
     assert len(query_ids) == len(queries)

@@ -88,14 +88,15 @@ def test_duplicates_are_found_across_batches(tmp_path: Path) -> None:
     assert report.first == {"with a duplicate id": ROWS_PER_BATCH + 6}
 
 
-def test_ids_of_equal_hash_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collection_module, "_hash", lambda text: len(text) % 3)
-    names = [f"{i:b}" for i in range(1, 200)]
-    documents = [(name, f"text of {name}") for name in [*names, "1", "101"]]
-    found, report = write(tmp_path, documents)
-    assert report.broken == {"with a duplicate id": 2} and len(found) == len(names)
-    assert found.rows(names).tolist() == list(range(len(names)))
-    assert found.rows(["0", "00", "000", "11"]).tolist() == [-1, -1, -1, 2]
+def test_an_id_with_the_hash_of_another_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collection_module, "_hash", len)
+    documents = [("a", "text"), ("bb", "text"), ("a", "the same id"), ("ccc", "text")]
+    found, report = write(tmp_path / "sound", documents)
+    assert report.broken == {"with a duplicate id": 1}
+    assert found.rows(["a", "bb", "ccc"]).tolist() == [0, 1, 2]
+    assert found.rows(["b", "cc", "", "four"]).tolist() == [-1, -1, -1, -1]
+    with pytest.raises(UserError, match=r"^collection\.tsv, line 5: the id has the hash of another one: change it$"):
+        write(tmp_path / "equal", [*documents, ("b", "another id")])
 
 
 def test_plain_and_gz_files_give_the_same_bytes(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from datamodules.text import fields as fields_module
 from datamodules.text.analysis import SPACY_FIELDS, AnalysisSettings, SpacyAnalyser, WordPieceAnalyser
-from datamodules.text.collection import TABLE, write_collection
+from datamodules.text.collection import write_collection
 from datamodules.text.fields import Field, QueryTokeniser, build_fields
 from datamodules.text.lines import LineReport, TextLine
 
@@ -29,8 +29,8 @@ def build(
     source = folder / "collection"
     source.mkdir(parents=True)
     documents = (TextLine(i, f"D{i}", text) for i, text in enumerate(texts, start=1))
-    write_collection(documents, LineReport("collection", len(texts)), source)
-    build_fields(source / TABLE, len(texts), fields, settings or AnalysisSettings(), 1, folder / "fields")
+    collection = write_collection(documents, LineReport("collection", len(texts)), source)
+    build_fields(collection, fields, settings or AnalysisSettings(), 1, folder / "fields")
     return {name: Field(folder / "fields" / name) for name in fields}
 
 

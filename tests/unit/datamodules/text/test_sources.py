@@ -14,7 +14,7 @@ import pytest
 
 from datamodules.text.collection import Collection
 from datamodules.text.query_sets import QuerySet, SplitSizes
-from datamodules.text.sources import FileTexts, existing_path, folder_texts, official_texts
+from datamodules.text.sources import FileTexts, SplitTexts, existing_path, folder_texts, official_texts
 from lexical.errors import UserError
 from tests import ROOT
 from tests.fixtures.official_files import (
@@ -32,7 +32,7 @@ from tests.fixtures.small_folder import write_lines, write_small_folder
 
 
 class Written(NamedTuple):
-    """What `FileTexts` wrote."""
+    """What `SplitTexts` wrote."""
 
     folder: Path
     collection: Collection
@@ -40,9 +40,9 @@ class Written(NamedTuple):
     notes: list[str]
 
 
-def write_texts(texts: FileTexts, folder: Path) -> Written:
+def write_texts(texts: FileTexts, folder: Path, sizes: SplitSizes | None = None) -> Written:
     folder.mkdir(parents=True)
-    texts.write(folder)
+    SplitTexts(texts, sizes or SplitSizes()).write(folder)
     names = json.loads((folder / "query_sets.json").read_text())
     sets = {name: QuerySet(folder / "query_sets", name) for name in names}
     return Written(folder, Collection(folder / "collection"), sets, json.loads((folder / "notes.json").read_text()))
@@ -117,7 +117,7 @@ def test_plain_wins_over_gz_and_other_files_are_no_query_sets(tmp_path: Path) ->
         (folder / name).write_bytes(b"not read")
     source = folder_texts(folder)
     assert source.collection == folder / "collection.tsv"
-    assert {name: pair.queries.name for name, pair in source.sets.items()} == {
+    assert {name: queries.name for name, (queries, _) in source.sets.items()} == {
         "dev": "queries.dev.tsv",
         "train": "queries.train.tsv",
     }
@@ -194,7 +194,7 @@ def test_the_official_files_under_their_own_names(tmp_path: Path, kind: str, pac
     folder = write_official(tmp_path / "msmarco", kind)
     if packed:
         pack(folder)
-    found = write_texts(official_texts(folder, kind, SplitSizes(4, 5, 3)), tmp_path / "texts")
+    found = write_texts(official_texts(folder, kind), tmp_path / "texts", SplitSizes(4, 5, 3))
     assert len(found.collection) == DOCUMENTS
     title = "Title 7 " if kind == "document" else ""
     assert found.collection.text(found.collection.rows([document_id(kind, 7)])[0]) == title + passage(7)
@@ -245,10 +245,10 @@ def test_queries_and_qrels_of_dev_belong_to_each_other(tmp_path: Path) -> None:
     write_lines(folder / "queries.dev.small.tsv", small[0])
     write_lines(folder / "qrels.dev.small.tsv", small[1])
     both = official_texts(folder, "passage").sets["dev"]
-    assert (both.queries.name, both.qrels.name) == ("queries.dev.tsv", "qrels.dev.tsv")
+    assert (both[0].name, both[1].name) == ("queries.dev.tsv", "qrels.dev.tsv")
     (folder / "queries.dev.tsv").unlink()
     pair = official_texts(folder, "passage").sets["dev"]
-    assert (pair.queries.name, pair.qrels.name) == ("queries.dev.small.tsv", "qrels.dev.small.tsv")
+    assert (pair[0].name, pair[1].name) == ("queries.dev.small.tsv", "qrels.dev.small.tsv")
 
 
 # ---------------------------------------------------------------------------------------------- ir_datasets
@@ -278,10 +278,10 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 from datamodules.text.query_sets import SplitSizes
-from datamodules.text.sources import IrDatasetsTexts
+from datamodules.text.sources import IrDatasetsTexts, SplitTexts
 from lexical.errors import UserError
 try:
-    IrDatasetsTexts(sys.argv[1], SplitSizes(4, 5, 3)).write(Path(sys.argv[2]))
+    SplitTexts(IrDatasetsTexts(sys.argv[1]), SplitSizes(4, 5, 3)).write(Path(sys.argv[2]))
 except UserError as error:
     print("UserError:", error)
 """
@@ -307,7 +307,7 @@ def test_ir_datasets_and_the_official_files_give_the_same_texts(tmp_path: Path, 
     done = write_with_ir_datasets(tmp_path / "home", f"msmarco-{kind}", tmp_path / "theirs")
     assert done.returncode == 0, done.stderr
     folder = write_official(tmp_path / "msmarco", kind)
-    write_texts(official_texts(folder, kind, SplitSizes(4, 5, 3)), tmp_path / "ours")
+    write_texts(official_texts(folder, kind), tmp_path / "ours", SplitSizes(4, 5, 3))
     theirs, ours = (bytes_of(tmp_path / name, ("notes.json",)) for name in ("theirs", "ours"))
     assert theirs == ours and len(ours) > 20
 
