@@ -99,17 +99,15 @@ class TableRow(NamedTuple):
 class Outcome(NamedTuple):
     """One line of the list of tests."""
 
-    row: str
-    query_set: str
-    measure: str
+    result: Result
     verdict: Verdict
 
     def cells(self) -> list[str]:
         """Return the line under `OUTCOME_HEADER`."""
         difference, relative, effect, p_value, p_holm = self.verdict.cells()
         return [
-            self.row, self.verdict.against, f"{self.query_set} {self.measure}", difference, relative, effect,
-            f"{self.verdict.better:,}", f"{self.verdict.worse:,}", p_value, p_holm,
+            self.result.model, self.verdict.against, f"{self.result.query_set} {self.result.measure}", difference,
+            relative, effect, f"{self.verdict.better:,}", f"{self.verdict.worse:,}", p_value, p_holm,
             self.verdict.mark if self.verdict.significant else "",
         ]  # fmt: skip
 
@@ -166,11 +164,7 @@ def build_table(
         row = describe(result.model)
         cells = [column.get(name, Cell("")) for column in columns.values()]
         rows.append(TableRow(result.model + suffix, row.label + suffix, row.part, row.group, cells))
-    outcomes = [
-        Outcome(result.model, result.query_set, result.measure, Verdict(**verdict))
-        for result in results
-        for verdict in result.significance
-    ]
+    outcomes = [Outcome(result, Verdict(**verdict)) for result in results for verdict in result.significance]
     return Table(list(columns), rows, outcomes, _notes(results, outcomes, paper))
 
 
@@ -184,7 +178,7 @@ def _notes(results: Sequence[Result], outcomes: Sequence[Outcome], paper: PaperF
     notes = []
     for mark in dict.fromkeys(outcome.verdict.mark for outcome in outcomes if outcome.verdict.significant):
         tested = [outcome for outcome in outcomes if outcome.verdict.mark == mark]
-        pairs = dict.fromkeys(f"{outcome.row} against {outcome.verdict.against}" for outcome in tested)
+        pairs = dict.fromkeys(f"{outcome.result.model} against {outcome.verdict.against}" for outcome in tested)
         notes.append(f"{mark} significant difference (paired two-sided t-test), tested: {'; '.join(pairs)}")
     if any(result.seeds > 1 for result in results):
         notes.append("± standard deviation over the seeds; figures and tests use each query's mean over the seeds")

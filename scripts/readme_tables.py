@@ -32,7 +32,11 @@ def experiment_table(results: Sequence[Result]) -> str:
     rows = [result for result in results if result.fused or result.model not in fusions]
     table = build_table([result for result in rows if not is_recall(result.measure)], row_of)
     complete = {result.model for result in rows if result.query_set == "test"}
-    tests = [outcome for outcome in table.outcomes if outcome.query_set == "test" or outcome.row not in complete]
+    tests = [
+        outcome
+        for outcome in table.outcomes
+        if outcome.result.query_set == "test" or outcome.result.model not in complete
+    ]
     notes = [note for note in table.notes if note.startswith("±")]
     return markdown(table._replace(outcomes=tests, notes=notes))
 
