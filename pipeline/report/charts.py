@@ -78,9 +78,11 @@ def speed_chart(results: Sequence[Result]) -> dict[str, Any]:
 def curve_chart(curves: Mapping[int, Curve], title: str) -> dict[str, Any]:
     """Draw one metric over the steps, one line for each seed; a value of None leaves a gap."""
     points = [{"seed": seed, "step": step, "value": value} for seed in curves for step, value in curves[seed]]
+    values = [value for curve in curves.values() for _, value in curve if value is not None] or [0.0]
+    margin = 0.05 * (max(values) - min(values)) or 0.01  # of a single value, too: its axis must have labels
     base = alt.Chart().encode(
         x=alt.X("step:Q").title("optimiser steps").scale(zero=True).axis(tickCount=4, format=",d"),
-        y=alt.Y("value:Q").scale(zero=False, nice=False, padding=10).axis(tickCount=4),
+        y=alt.Y("value:Q").scale(domain=[min(values) - margin, max(values) + margin]).axis(tickCount=4),
         color=alt.Color("seed:N", legend=alt.Legend() if len(curves) > 1 else None),
     )
     lines = base.mark_line(strokeWidth=1.75, aria=False)
