@@ -221,10 +221,10 @@ class RetrievalData(L.LightningDataModule):
         drawn = np.random.default_rng(SPLIT_SEED).permutation(task.candidates.rows)[: sample.queries]
         numbers = np.sort(drawn)[process[0] :: process[1]]
         tokens = self.prepared.query_tokens(DEVELOPMENT, field)
-        of_process = np.isin(task.candidates.row_numbers(), numbers)
-        queries, candidates = tokens.take(numbers), task.candidates.take(numbers)
-        ranking = RankingBatch(self.prepared.field(field).forward, queries, candidates, self.sequences(field))
-        return ValidationBatch(ranking, numbers, task.relevant[of_process], task.id_order)
+        relevant = task.relevant[np.isin(task.candidates.row_numbers(), numbers)]
+        task = RankedTask(task.candidates.take(numbers), task.id_order, relevant)
+        forward, sequences = self.prepared.field(field).forward, self.sequences(field)
+        return ValidationBatch(RankingBatch(forward, tokens.take(numbers), task.candidates, sequences), task)
 
     def _development_batch(self, field: str, task: RankedTask) -> DevelopmentBatch:
         prepared, first_field = self.prepared, self.prepared.settings.first_stage_field

@@ -162,9 +162,7 @@ class ValidationBatch(NamedTuple):
     """Judged queries of this process to measure on while training."""
 
     ranking: RankingBatch
-    numbers: np.ndarray  # (queries,) position of a query in its set
-    relevant: np.ndarray  # (pairs,) bool
-    id_order: np.ndarray  # (documents,) rank of a document's id among the sorted ids: the tie rule
+    task: RankedTask
 
 
 class SentenceBatch(NamedTuple):

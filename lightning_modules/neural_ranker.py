@@ -28,7 +28,7 @@ from torchmetrics import MeanMetric
 from callbacks.checkpoints import BestCheckpoint, Patience, last_checkpoints
 from lexical.batches import EvaluationBatch, ValidationBatch
 from lexical.errors import UserError, require
-from lexical.ranking.order import RankedTask, reciprocal_ranks
+from lexical.ranking.order import reciprocal_ranks
 from lightning_modules.ranker import Ranker, require_settings
 
 
@@ -245,8 +245,7 @@ class NeuralRanker(Ranker):
 
     def validation_step(self, batch: ValidationBatch, batch_idx: int) -> None:  # type: ignore[override]  # noqa: ARG002
         """Measure the queries of this process; torchmetrics gathers those of all processes."""
-        task = RankedTask(batch.ranking.candidates, batch.id_order, batch.relevant)
-        ranks = torch.from_numpy(reciprocal_ranks(task, self.score(batch.ranking)))
+        ranks = torch.from_numpy(reciprocal_ranks(batch.task, self.score(batch.ranking)))
         self.validation_mrr.update(ranks.to(self.device, torch.float32))
         self.log("val/mrr", self.validation_mrr, prog_bar=True)
 

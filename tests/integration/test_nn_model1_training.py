@@ -100,9 +100,9 @@ def test_the_last_validation_number_is_reproduced_and_is_that_of_ir_measures(tra
     batch = place.opened().validation_batch(network.needs())
     scores = network.score(batch.ranking)
     queries = np.repeat(np.arange(batch.ranking.queries.rows), batch.ranking.candidates.lengths())
-    documents = [f"{order:06d}" for order in batch.id_order[batch.ranking.candidates.values]]
+    documents = [f"{order:06d}" for order in batch.task.id_order[batch.ranking.candidates.values]]
     run = [ir_measures.ScoredDoc(str(q), d, float(s)) for q, d, s in zip(queries, documents, scores, strict=True)]
-    judged = zip(queries, documents, batch.relevant, strict=True)
+    judged = zip(queries, documents, batch.task.relevant, strict=True)
     qrels = [ir_measures.Qrel(str(q), d, int(r)) for q, d, r in judged]
     qrels += [ir_measures.Qrel(str(q), "none", 1) for q in range(batch.ranking.queries.rows)]  # all queries count
     expected = ir_measures.calc_aggregate([ir_measures.RR], qrels, run)[ir_measures.RR]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +131,18 @@ def test_positives_of_pairs_may_be_candidates_only(data: Folder, retrieved_only:
 
 def test_validation_queries_are_divided_among_the_processes(data: Folder) -> None:
     needs = DataNeeds(("lemm",), train="pairs", validation=ValidationSample(queries=25, depth=7))
-    shares = [data.validation_batch(needs, (rank, 3)).numbers.tolist() for rank in range(3)]
+
+    def judged_lists(process: tuple[int, int]) -> list[tuple[list[int], list[int], list[bool]]]:
+        ranking, task = data.validation_batch(needs, process)
+        lists = []
+        for query, bounds in enumerate(pairwise(task.candidates.offsets)):
+            arrays = ranking.queries.row(query), task.candidates.row(query), task.relevant[slice(*bounds)]
+            lists.append(tuple(array.tolist() for array in arrays))
+        return lists
+
+    shares = [judged_lists((rank, 3)) for rank in range(3)]
     assert [len(share) for share in shares] == [9, 8, 8]
-    assert sorted(number for share in shares for number in share) == data.validation_batch(needs).numbers.tolist()
+    assert sorted(query for share in shares for query in share) == sorted(judged_lists((0, 1)))
 
 
 def test_a_sample_has_the_first_candidates_of_some_queries(small_folder: Path, cache: Path) -> None:
