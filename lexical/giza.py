@@ -128,8 +128,10 @@ def write_giza(table: TranslationTable, vocabulary: Sequence[str], folder: Path)
     entries = pa.table([*ids, transposed.probabilities.astype(np.float32)], names=["source", "target", "probability"])
     folder.mkdir(parents=True, exist_ok=True)
     options = csv.WriteOptions(include_header=False, delimiter=" ", quoting_style="none")
-    with (folder / TABLE).open("wb") as file:
+    beside = folder / f".{TABLE}.writing"
+    with beside.open("wb") as file:
         csv.write_csv(entries, file, options)
+    beside.replace(folder / TABLE)
     for name in (SOURCE, TARGET):
         write_text(folder / name, "".join(f"{i} {token} 1\n" for i, token in enumerate(vocabulary, start=FIRST_WORD)))
 
