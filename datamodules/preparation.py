@@ -48,7 +48,7 @@ from lexical.index.ragged import Ragged
 from lexical.index.retrieval import RetrievalIndex
 from lexical.ranking.fusion import reciprocal_rank_fusion
 from lexical.ranking.order import RankedTask
-from lexical.terminal import progress_bar, say
+from lexical.terminal import say
 
 BM25, DENSE, HYBRID = "bm25", "dense", "hybrid"
 NEGATIVES, NEGATIVES_FROM = 20, 500  # "20 negative examples selected from a set of top-500 candidates"
@@ -208,15 +208,8 @@ class Preparation:
 
         def build(folder: Path) -> None:
             trials: list[Trial] = []
-            with progress_bar() as bar:
-                task = bar.add_task("tune k1 and b", total=None)
-
-                def record(trial: Trial) -> None:
-                    trials.append(trial)
-                    bar.advance(task)
-
-                forward, queries = self.field(name).forward, self.query_tokens(DEVELOPMENT, name)
-                best = tune(forward, queries, self.tuning_task(), record, *search_space(settings.k1, settings.b))
+            forward, queries = self.field(name).forward, self.query_tokens(DEVELOPMENT, name)
+            best = tune(forward, queries, self.tuning_task(), trials.append, *search_space(settings.k1, settings.b))
             report = {**best._asdict(), "trials": [(*trial.parameters, trial.mrr) for trial in trials]}
             (folder / "tuned.json").write_text(json.dumps(report, indent=1) + "\n")
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -68,17 +68,6 @@ class Result(NamedTuple):
     def spread(self) -> float:
         """Standard deviation over the seeds."""
         return float(np.std(self.seed_values, ddof=1)) if len(self.seed_values) > 1 else 0.0
-
-
-class RowDescription(Protocol):
-    """How a ranker stands in the table: a row of the registry."""
-
-    @property
-    def label(self) -> str: ...  # in the paper's words
-    @property
-    def part(self) -> str: ...  # the heading that it stands under
-    @property
-    def group(self) -> int: ...  # rows of one group stand together, between two rules
 
 
 class Cell(NamedTuple):
@@ -140,9 +129,8 @@ def paper_figures(path: Path, data: str) -> PaperFigures | None:
     return PaperFigures(content[data], [f'"in the paper": as printed by {source}, on their machines', *of_data])
 
 
-def build_table(
-    results: Sequence[Result], describe: Callable[[str], RowDescription], paper: PaperFigures | None = None
-) -> Table:
+def build_table(results: Sequence[Result], describe: Callable[[str], Any], paper: PaperFigures | None = None) -> Table:
+    """Return the table; `describe` returns a ranker's row of the registry, with `label`, `part` and `group`."""
     columns: dict[str, dict[str, Cell]] = {}  # heading -> row -> cell
     for query_set, measure in dict.fromkeys((result.query_set, result.measure) for result in results):
         measured = [result for result in results if (result.query_set, result.measure) == (query_set, measure)]

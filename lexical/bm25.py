@@ -10,6 +10,7 @@ divided by the sum of the idf values of the unique query tokens (section "Traini
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product, starmap
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from numba import njit, prange
 from lexical.index.forward_index import ForwardIndex, find_token, token_counts
 from lexical.index.ragged import Ragged
 from lexical.ranking.order import RankedTask, mean_reciprocal_rank
+from lexical.terminal import track
 
 
 class BM25Parameters(NamedTuple):
@@ -95,7 +97,8 @@ def tune(
         on_trial(trial)
         return trial
 
-    best = max((attempt(k1, b) for k1 in k1_values for b in b_values), key=lambda trial: trial.mrr)
+    grid = track(list(product(k1_values, b_values)), "tune k1 and b")
+    best = max(starmap(attempt, grid), key=lambda trial: trial.mrr)
     k1_near, b_near = _half_way(k1_values, best.parameters.k1), _half_way(b_values, best.parameters.b)
     around = [attempt(k1, b) for k1 in k1_near for b in b_near if (k1, b) != best.parameters]
     return max([best, *around], key=lambda trial: trial.mrr).parameters

@@ -25,6 +25,7 @@ from lexical.index.ragged import Ragged
 from lexical.model1.scorer import FLOOR, UNSEEN, add_log, collection_probability, distinct_tokens, translation_sums
 from lexical.model1.table import Translations, TranslationTable, others_rescaled
 from lexical.ranking.order import RankedTask, fused_reciprocal_ranks
+from lexical.terminal import track
 
 THRESHOLDS = (3e-3, 1e-3, 1e-4)
 P_SELF = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8)
@@ -49,10 +50,6 @@ class TableGrid(NamedTuple):
     thresholds: Sequence[float] = THRESHOLDS
     p_self: Sequence[float] = P_SELF
     smoothing: Sequence[float] = SMOOTHING
-
-    @property
-    def size(self) -> int:
-        return len(self.thresholds) * len(self.p_self) * len(self.smoothing)
 
 
 WHOLE_GRID = TableGrid()
@@ -112,7 +109,7 @@ def _trials(
     """Try all settings of one table, pruned by the only threshold of `grid`."""
     background = collection_probability(judged.forward)
     terms = gather_terms(others, judged.forward, judged.queries, judged.task.candidates)
-    for settings in starmap(TableSettings, product(*grid)):
+    for settings in track(list(starmap(TableSettings, product(*grid))), "tune the table"):
         scores = mixture_scores(terms, judged.task.candidates, background, settings.p_self, settings.smoothing)
         trial = TableTrial(settings, _best_mrr(judged, scores))
         on_trial(trial)

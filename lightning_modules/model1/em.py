@@ -8,17 +8,15 @@ the best one on development is kept.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numba
-import numpy as np
 import torch
 import torch.distributed as dist
 from lightning.pytorch.strategies import DDPStrategy
 
 from lexical.batches import BitextBatch, DataNeeds
 from lexical.errors import UserError, require
-from lexical.index.ragged import Ragged
 from lexical.model1.bitext import CHUNK, BitextOptions
 from lexical.model1.em import Model1EM, PairCounts, merged
 from lexical.model1.table import Translations
@@ -163,19 +161,9 @@ def sum_over_ranks(em: Model1EM) -> None:
 
 def _merged_over_ranks(counts: PairCounts) -> PairCounts:
     """Return the sum over the union of all ranks' pairs; every rank adds them in the same order."""
-    total = _broadcast(counts, 0)
-    for rank in range(1, dist.get_world_size()):
-        total = merged(total, _broadcast(counts, rank))
-    return total
-
-
-def _broadcast(counts: PairCounts, rank: int) -> PairCounts:
-    arrays = [*counts.pairs, counts.values, counts.null]
-    lengths = torch.tensor([len(array) for array in arrays])
-    dist.broadcast(lengths, rank)
-    if dist.get_rank() != rank:
-        arrays = [np.empty(length, array.dtype) for array, length in zip(arrays, lengths.tolist(), strict=True)]
-    for array in arrays:
-        dist.broadcast(torch.from_numpy(array), rank)
-    offsets, targets, values, null = arrays
-    return PairCounts(Ragged(offsets, targets), values, null)
+    total = None
+    for rank in range(dist.get_world_size()):  # one after the other: memory holds the counts of one other rank
+        received: list[Any] = [counts if rank == dist.get_rank() else None]
+        dist.broadcast_object_list(received, rank)
+        total = received[0] if total is None else merged(total, received[0])
+    return cast(PairCounts, total)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import count
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +28,6 @@ from lexical.model1.tuning import (
     tune_smoothing,
     tune_table,
 )
-from lexical.terminal import progress_bar
 from lightning_modules.ranker import Ranker, require_settings
 
 TABLE_FOLDER = "table"  # in the run's folder
@@ -91,16 +88,18 @@ class TranslationRanker(Ranker):
     ) -> ChosenTable:
         """Return the table of the settings that are best on the development queries; log each trial."""
         grid = self.given._replace(thresholds=self.given.thresholds or thresholds)
-        with self._log_trials(batch, grid.size, first_step) as log_trial:
-            best = tune_table(learned, self._judged(batch), grid, log_trial)
+        trials: list[TableTrial] = []
+        best = tune_table(learned, self._judged(batch), grid, trials.append)
+        self._log_trials(batch.field, trials, first_step)
         others = others_rescaled(learned.pruned(best.settings.threshold))
         table = with_self_translation(others, best.settings.p_self)
         return ChosenTable(batch.field, batch.vocabulary, table, best.settings, best.mrr)
 
     def choose_smoothing(self, table: TranslationTable, batch: DevelopmentBatch) -> ChosenTable:
         """Return a table that is final already with the best lambda."""
-        with self._log_trials(batch, len(self.given.smoothing), 0) as log_trial:
-            best = tune_smoothing(table, self._judged(batch), self.given.smoothing, log_trial)
+        trials: list[TableTrial] = []
+        best = tune_smoothing(table, self._judged(batch), self.given.smoothing, trials.append)
+        self._log_trials(batch.field, trials)
         return ChosenTable(batch.field, batch.vocabulary, table, best.settings, best.mrr)
 
     def use(self, chosen: ChosenTable) -> None:
@@ -110,24 +109,10 @@ class TranslationRanker(Ranker):
     def _judged(self, batch: DevelopmentBatch) -> JudgedQueries:
         return JudgedQueries(batch.forward, batch.queries, batch.task, batch.first_stage if self.fused else None)
 
-    @contextmanager
-    def _log_trials(
-        self, batch: DevelopmentBatch, total: int, first_step: int
-    ) -> Iterator[Callable[[TableTrial], None]]:
-        """Yield a function that advances a progress bar and logs a trial."""
-        steps = count(first_step)
-        best = 0.0
-        with progress_bar() as bar:
-            task = bar.add_task(f"tune the table ({batch.field})", total=total)
-
-            def log_trial(trial: TableTrial) -> None:
-                nonlocal best
-                best = max(best, trial.mrr)
-                bar.update(task, advance=1, description=f"tune the table ({batch.field}), MRR {best:.4f}")
-                settings = {f"tune/{name}": value for name, value in found_settings(trial.settings).items()}
-                self.log_metrics(next(steps), {**settings, f"tune/mrr_{batch.field}": trial.mrr})
-
-            yield log_trial
+    def _log_trials(self, field: str, trials: Sequence[TableTrial], first_step: int = 0) -> None:
+        for step, trial in enumerate(trials, start=first_step):
+            settings = {f"tune/{name}": value for name, value in found_settings(trial.settings).items()}
+            self.log_metrics(step, {**settings, f"tune/mrr_{field}": trial.mrr})
 
     # --- scoring
 

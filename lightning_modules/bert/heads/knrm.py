@@ -10,11 +10,9 @@ memory of a few cosine matrices instead of eleven times as many.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from lightning_modules.bert.heads.encoded import Encoded
 
@@ -45,38 +43,15 @@ class KNRMHead(nn.Module):
         with torch.autocast(encoded.cls.device.type, enabled=False):
             cosines = encoded.cosines()
             sharpness = 0.5 / self.sigma.square().clamp_min(LEAST_VARIANCE)
-            sums = KernelSums.apply(cosines, encoded.document_mask.to(cosines.dtype), self.mu, sharpness)
-            logs = torch.log(sums + EMPTY).masked_fill(~encoded.query_mask[:, None, :, None], 0.0)
+            real = encoded.document_mask.to(cosines.dtype)
+            kernels = zip(self.mu, sharpness, strict=True)
+            sums = [checkpoint(kernel_sums, cosines, real, *kernel, use_reentrant=False) for kernel in kernels]
+            logs = torch.log(torch.stack(sums, dim=3) + EMPTY).masked_fill(~encoded.query_mask[:, None, :, None], 0.0)
             features = logs.sum(dim=2).flatten(1)  # (pairs, layers x kernels)
             return self.score(torch.cat([features, encoded.cls.float()], dim=1)).squeeze(1)
 
 
-class KernelSums(torch.autograd.Function):
-    """sum over d of real(d) exp(-sharpness (cos(q, d) - mu)^2), for each kernel.
-
-    (pairs, layers, q_len, d_len) cosines, (pairs, d_len) real: 1 or 0, (kernels,) mu, (kernels,) sharpness
-    -> (pairs, layers, q_len, kernels)
-    """
-
-    @staticmethod
-    def forward(ctx: Any, cosines: Tensor, real: Tensor, mu: Tensor, sharpness: Tensor) -> Tensor:
-        ctx.save_for_backward(cosines, real, mu, sharpness)
-        sums = cosines.new_empty(*cosines.shape[:3], len(mu))
-        for number, (centre, sharp) in enumerate(zip(mu, sharpness, strict=True)):
-            kernel = (cosines - centre).square_().mul_(-sharp).exp_()
-            sums[..., number] = torch.bmm(kernel.flatten(1, 2), real[:, :, None]).view(cosines.shape[:3])
-        return sums
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor, Tensor]:
-        cosines, real, mu, sharpness = ctx.saved_tensors
-        to_cosines, to_mu, to_sharpness = map(torch.zeros_like, (cosines, mu, sharpness))
-        for number, (centre, sharp) in enumerate(zip(mu, sharpness, strict=True)):
-            difference = cosines - centre
-            kernel = difference.square().mul_(-sharp).exp_()
-            slope = kernel.mul_(real[:, None, None, :]).mul_(grad[..., number, None]).mul_(difference)
-            to_cosines.addcmul_(slope, sharp, value=-2)
-            to_mu[number] = 2 * sharp * slope.sum()
-            to_sharpness[number] = -slope.mul_(difference).sum()
-        return to_cosines, None, to_mu, to_sharpness
+def kernel_sums(cosines: Tensor, real: Tensor, mu: Tensor, sharpness: Tensor) -> Tensor:
+    """Return (pairs, layers, q_len) the sum over d of real(d) exp(-sharpness (cos(q, d) - mu)^2) of one kernel."""
+    kernel = torch.exp(-sharpness * (cosines - mu).square())
+    return torch.einsum("plqd,pd->plq", kernel, real)

@@ -39,6 +39,10 @@ SMALL_GRID = TableGrid((0.3, 0.05, 0.0), (0.05, 0.3, 0.8), (0.05, 0.5))
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+def settings_in(grid: TableGrid) -> int:
+    return math.prod(map(len, grid))
+
+
 def translations_of(dense: np.ndarray) -> Translations:
     """The entries of ``dense[d, q] = T(q|d)`` that are not 0."""
     d, q = np.nonzero(dense)
@@ -174,7 +178,7 @@ for threads in (1, 2):
     assert done.returncode == 0, done.stderr
     first, second = (line.split() for line in done.stdout.splitlines())
     assert first == second
-    assert first[0] == "True" and len(first) == 2 + SMALL_GRID.size
+    assert first[0] == "True" and len(first) == 2 + settings_in(SMALL_GRID)
 
 
 def fused(first: np.ndarray, own: np.ndarray, weight: float) -> np.ndarray:
@@ -256,7 +260,7 @@ def test_the_first_of_equally_good_settings_wins() -> None:
     trials: list[TableTrial] = []
     scores = tune_table(translations_of(np.eye(2)), JudgedQueries(index, queries, task, None), on_trial=trials.append)
     assert scores == trials[0] == TableTrial(settings_of(WHOLE_GRID)[0], 1.0)
-    assert len(trials) == WHOLE_GRID.size and {trial.mrr for trial in trials} == {1.0}
+    assert len(trials) == settings_in(WHOLE_GRID) and {trial.mrr for trial in trials} == {1.0}
 
 
 def test_tuning_keeps_a_rare_translation_that_finds_the_relevant_document() -> None:
@@ -298,7 +302,7 @@ def test_without_queries_the_first_setting_is_taken(fused_with: np.ndarray | Non
     trials: list[TableTrial] = []
     scores = tune_table(translations_of(np.eye(2)), queries, SMALL_GRID, trials.append)
     assert scores == TableTrial(settings_of(SMALL_GRID)[0], 0.0)
-    assert len(trials) == SMALL_GRID.size
+    assert len(trials) == settings_in(SMALL_GRID)
 
 
 def test_queries_without_relevant_candidates_count_as_0() -> None:

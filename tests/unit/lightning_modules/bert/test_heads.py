@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lightning_modules.bert.heads.drmm import DRMMHead, histograms
 from lightning_modules.bert.heads.encoded import Encoded
-from lightning_modules.bert.heads.knrm import KernelSums, KNRMHead
+from lightning_modules.bert.heads.knrm import KNRMHead
 from lightning_modules.bert.heads.pacrr import PACRRHead
 from lightning_modules.bert.heads.vanilla import VanillaHead
 
@@ -291,15 +291,6 @@ def test_gradients_are_finite_reach_all_parameters_and_nothing_masked(kind: str,
         assert (gradient is not None) == (kind in ("knrm", "pacrr"))  # a histogram has no gradient
         if gradient is not None:
             assert gradient.isfinite().all() and gradient.any() and not gradient[:, ~mask].any()
-
-
-def test_gradients_of_kernels_equal_differences() -> None:
-    generator = torch.Generator().manual_seed(0)
-    cosines = 2 * torch.rand(2, 3, 2, 5, generator=generator, dtype=torch.float64) - 1
-    real = torch.tensor([[1.0, 1, 1, 0, 0], [1, 1, 1, 1, 1]], dtype=torch.float64)
-    mu, sharpness = torch.tensor([-0.5, 0.3, 1.0]).double(), torch.tensor([5.0, 50.0, 20.0]).double()
-    inputs = cosines.requires_grad_(), real, mu.requires_grad_(), sharpness.requires_grad_()
-    assert torch.autograd.gradcheck(KernelSums.apply, inputs)
 
 
 def test_gradients_of_cosines_equal_those_of_torch() -> None:
