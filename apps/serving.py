@@ -17,6 +17,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
 from threading import Lock
@@ -48,18 +49,14 @@ SERVER: dict[str, Any] = {
 }
 
 
+@dataclass
 class SearchService:
-    """Rankers that answer queries, in one thread for each kind of answer.
+    """Rankers that answer queries, in one thread for each kind of answer."""
 
-    Args:
-        searcher: of the collection.
-        rankers: by name, the one that the page shows first on top.
-        top: documents of each side.
-    """
-
-    def __init__(self, searcher: Searcher, rankers: Mapping[str, Ranker], top: int = 10) -> None:
-        self.searcher, self.rankers, self.top = searcher, rankers, top
-        self._ranking = Lock()
+    searcher: Searcher
+    rankers: Mapping[str, Ranker]  # by name, the one that the page shows first on top
+    top: int = 10  # documents of each side
+    _ranking: Lock = field(default_factory=Lock)
 
     def warm_up(self) -> None:
         """Map files and compile kernels before the first query."""

@@ -30,13 +30,6 @@ class BestCheckpoint(ModelCheckpoint):
         super().load_state_dict(moved)
 
 
-class EpochCheckpoint(ModelCheckpoint):
-    """last.ckpt after each epoch."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, "last", save_on_train_epoch_end=True, enable_version_counter=False)
-
-
 class StepCheckpoint(ModelCheckpoint):
     """last.ckpt between the ends of two epochs: every `steps` optimiser steps, or every five minutes.
 
@@ -63,5 +56,6 @@ class Patience(EarlyStopping):
 
 
 def last_checkpoints(folder: Path, steps: int | None = None) -> list[L.Callback]:
-    """Return the callbacks that keep last.ckpt up to date."""
-    return [EpochCheckpoint(folder), StepCheckpoint(folder, steps)]
+    """Return the callbacks that save last.ckpt after each epoch and, for long epochs, within them."""
+    after_epochs = ModelCheckpoint(folder, "last", save_on_train_epoch_end=True, enable_version_counter=False)
+    return [after_epochs, StepCheckpoint(folder, steps)]

@@ -22,14 +22,9 @@ IRRELEVANT_SETTINGS = {  # that do not change the trained weights
 }
 
 
-class _File:
-    """A file or folder in a run folder."""
-
-    def __init__(self, name: str | Path) -> None:
-        self.name = name
-
-    def __get__(self, run: RunFolder, owner: type[RunFolder]) -> Path:
-        return run.path / self.name
+def _file(name: str | Path) -> Any:
+    """Return the property of a file or folder in a run folder."""
+    return property(lambda run: run.path / name)
 
 
 @dataclass(frozen=True)
@@ -38,15 +33,15 @@ class RunFolder:
 
     path: Path
 
-    config = _File("config.yaml")  # all settings; written last: it marks a complete training
-    checkpoint = _File(CHECKPOINT)  # the trained ranker
-    last_checkpoint = _File("checkpoints/last.ckpt")  # of a training that is running or was interrupted
-    training = _File("training.json")  # what the training was started with; it is resumed if that is the same
-    dependencies = _File("dependencies.json")  # the trained rankers that this one was made from, with a hash of each
-    fusion = _File("fusion.json")  # weights of the first stage and the ranker
-    development = _File("development.json")  # what train.py measured on the development queries
-    evaluation = _File("evaluation.json")  # what evaluate.py measured for this seed
-    table = _File(TABLE_FOLDER)  # the translation table of a ranker that has one
+    config = _file("config.yaml")  # all settings; written last: it marks a complete training
+    checkpoint = _file(CHECKPOINT)  # the trained ranker
+    last_checkpoint = _file("checkpoints/last.ckpt")  # of a training that is running or was interrupted
+    training = _file("training.json")  # what the training was started with; it is resumed if that is the same
+    dependencies = _file("dependencies.json")  # the trained rankers that this one was made from, with a hash of each
+    fusion = _file("fusion.json")  # weights of the first stage and the ranker
+    development = _file("development.json")  # what train.py measured on the development queries
+    evaluation = _file("evaluation.json")  # what evaluate.py measured for this seed
+    table = _file(TABLE_FOLDER)  # the translation table of a ranker that has one
 
     @classmethod
     def of(cls, output_dir: str | Path, data: str, model: str, seed: int) -> RunFolder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from torch.utils.data import Dataset
@@ -15,20 +16,17 @@ T = TypeVar("T")
 BATCHES_AHEAD = 4  # computed before they are needed
 
 
+@dataclass
 class EpochLoader(Generic[T]):
     """Batches of the current epoch, starting with the next one.
 
     Lightning gives a resumed training a fresh iterator: of the first epoch, from the beginning. Therefore epoch and
     batch come from the trainer, and only when the first batch is requested, when it knows them.
-
-    Args:
-        make: (epoch, number) -> batch; a pure function.
-        length: batches of an epoch.
-        position: () -> (epoch, number of the next batch).
     """
 
-    def __init__(self, make: Callable[[int, int], T], length: int, position: Callable[[], tuple[int, int]]) -> None:
-        self.make, self.length, self.position = make, length, position
+    make: Callable[[int, int], T]  # (epoch, number) -> batch; a pure function
+    length: int  # batches of an epoch
+    position: Callable[[], tuple[int, int]]  # () -> (epoch, number of the next batch)
 
     def __len__(self) -> int:
         return self.length

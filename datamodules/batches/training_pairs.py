@@ -6,6 +6,7 @@ optimiser step, is a pure function of the epoch's order: workers, processes and 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -18,40 +19,29 @@ from lexical.index.ragged import Ragged, ragged
 from lexical.terminal import say
 
 
+@dataclass(eq=False)
 class TrainingPairs:
-    """The batches of one process.
+    """The batches of one process."""
 
-    Args:
-        forward: of the ranker's field.
-        queries: token ids of the training queries.
-        relevant: their relevant documents.
-        negatives: (queries, negatives) document rows, -1 where a query has fewer.
-        options: see `PairOptions`.
-        process: (rank, number of processes).
-        sequences: the documents' tokens in the order of the text.
-    """
+    forward: ForwardIndex  # of the ranker's field
+    queries: Ragged  # token ids of the training queries
+    relevant: Ragged  # their relevant documents
+    negatives: np.ndarray  # (queries, negatives) document rows, -1 where a query has fewer
+    options: PairOptions
+    process: tuple[int, int] = (0, 1)  # rank, number of processes
+    sequences: Ragged | None = None  # the documents' tokens in the order of the text
 
-    def __init__(
-        self,
-        forward: ForwardIndex,
-        queries: Ragged,
-        relevant: Ragged,
-        negatives: np.ndarray,
-        options: PairOptions,
-        process: tuple[int, int] = (0, 1),
-        sequences: Ragged | None = None,
-    ) -> None:
-        self.forward, self.queries, self.relevant, self.negatives = forward, queries, relevant, negatives
-        self.options, self.process, self.sequences = options, process, sequences
-        usable = (relevant.lengths() > 0) & (negatives >= 0).any(axis=1)
+    def __post_init__(self) -> None:
+        usable = (self.relevant.lengths() > 0) & (self.negatives >= 0).any(axis=1)
         self.usable = np.flatnonzero(usable)
-        positive = "relevant candidate" if options.retrieved_only else "relevant document"
+        positive = "relevant candidate" if self.options.retrieved_only else "relevant document"
         if left_out := len(usable) - len(self.usable):
             say(f"{left_out:,} training queries have no {positive} or no other candidate: they are left out")
         if not len(self.usable):
             raise UserError(f"no training query has a {positive} and another candidate: nothing can be learned")
-        if options.queries is not None:
-            self.usable = np.sort(np.random.default_rng(SPLIT_SEED).permutation(self.usable)[: options.queries])
+        if self.options.queries is not None:
+            drawn = np.random.default_rng(SPLIT_SEED).permutation(self.usable)[: self.options.queries]
+            self.usable = np.sort(drawn)
 
     @property
     def pairs_per_step(self) -> int:

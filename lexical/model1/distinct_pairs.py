@@ -5,7 +5,7 @@ documents of a query, in the queries of a batch. So T is computed once for each 
 
     P(q|D) = sum over the unique tokens d of D of T(q|d) * tf(d, D) / |D|
 
-gathers from these values. The kernels release the GIL, so that the next batch is prepared in a thread beside training.
+gathers from these values.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from lexical.batches import RankingBatch
 from lexical.index.forward_index import ForwardIndex
-from lexical.index.ragged import Ragged
+from lexical.index.ragged import Ragged, offsets_of
 
 
 class DistinctPairs(NamedTuple):
@@ -39,93 +38,30 @@ class DistinctPairs(NamedTuple):
 def distinct_pairs(batch: RankingBatch) -> DistinctPairs:
     """Pair the tokens of all queries of the batch with the tokens of their candidates."""
     forward, queries, candidates = batch[:3]
-    documents = np.asarray(candidates.values, np.int64)
-    arrays = _distinct_pairs(
-        queries.offsets, np.asarray(queries.values), candidates.offsets, documents,
-        forward.offsets, forward.tokens, forward.counts, forward.lengths, forward.vocabulary_size,
-    )  # fmt: skip
-    return DistinctPairs._make([*arrays, len(documents)])
-
-
-@njit(cache=True, nogil=True)
-def _distinct_pairs(  # type: ignore[no-untyped-def]
-    q_offsets, q_tokens, c_offsets, c_docs, offsets, tokens, counts, lengths, vocabulary_size
-):
-    # uses: the distinct tokens of each query
-    use_token = np.empty(len(q_tokens), np.int64)
-    use_query = np.empty(len(q_tokens), np.int64)
-    use_repeats = np.zeros(len(q_tokens), np.int64)
-    first_use = np.zeros(len(q_offsets), np.int64)
-    uses = 0
-    for query in range(len(q_offsets) - 1):
-        words = np.sort(q_tokens[q_offsets[query] : q_offsets[query + 1]])
-        for i in range(len(words)):
-            if i == 0 or words[i] != words[i - 1]:
-                use_token[uses], use_query[uses] = words[i], query
-                uses += 1
-            use_repeats[uses - 1] += 1
-        first_use[query + 1] = uses
-
-    # rows: the distinct tokens of the query for each of its candidates
-    rows = np.sum(np.diff(first_use) * np.diff(c_offsets))
-    row_offsets = np.zeros(rows + 1, np.int64)
-    row_repeats = np.empty(rows, np.float32)
-    row_document = np.empty(rows, np.int64)
-    first_row = np.empty(len(c_docs), np.int64)
-    used = np.zeros(vocabulary_size, np.bool_)
-    at = entries = 0
-    for query in range(len(q_offsets) - 1):
-        for c in range(c_offsets[query], c_offsets[query + 1]):
-            first_row[c] = at
-            start, end = offsets[c_docs[c]], offsets[c_docs[c] + 1]
-            used[tokens[start:end]] = True
-            for use in range(first_use[query], first_use[query + 1]):
-                if use_token[use] >= 0:
-                    entries += end - start
-                row_repeats[at], row_document[at] = use_repeats[use], c
-                at += 1
-                row_offsets[at] = entries
-    document_tokens = np.flatnonzero(used)
-    index_of = np.empty(vocabulary_size, np.int64)
-    for i in range(len(document_tokens)):
-        index_of[document_tokens[i]] = i
-
-    # query token by query token: pairs are numbered as they are met
-    query_tokens = np.empty(uses, np.int64)
-    pair_query = np.empty(entries, np.int64)
-    pair_document = np.empty(entries, np.int64)
-    pair_same = np.empty(entries, np.bool_)
-    entry_pair = np.empty(entries, np.int64)
-    entry_weight = np.empty(entries, np.float32)
-    entry_row = np.empty(entries, np.int64)
-    pair_of = np.empty(vocabulary_size, np.int64)
-    met_with = np.full(vocabulary_size, -1, np.int64)
-    pairs = distinct = 0
-    order = np.argsort(use_token[:uses], kind="mergesort")
-    for i in range(uses):
-        use = order[i]
-        q, query = use_token[use], use_query[use]
-        if q < 0:
-            continue
-        if distinct == 0 or query_tokens[distinct - 1] != q:
-            query_tokens[distinct] = q
-            distinct += 1
-        for c in range(c_offsets[query], c_offsets[query + 1]):
-            doc = c_docs[c]
-            row = first_row[c] + use - first_use[query]
-            at = row_offsets[row]
-            scale = np.float32(1.0) / np.float32(max(1, lengths[doc]))
-            for k in range(offsets[doc], offsets[doc + 1]):
-                d = tokens[k]
-                if met_with[d] != q:
-                    met_with[d], pair_of[d] = q, pairs
-                    pair_query[pairs], pair_document[pairs], pair_same[pairs] = distinct - 1, index_of[d], d == q
-                    pairs += 1
-                entry_pair[at], entry_weight[at], entry_row[at] = pair_of[d], counts[k] * scale, row
-                at += 1
-    return (
-        query_tokens[:distinct].copy(), document_tokens, pair_query[:pairs].copy(), pair_document[:pairs].copy(),
-        pair_same[:pairs].copy(), entry_pair, entry_weight, entry_row, row_repeats, row_document,
+    documents, size = candidates.values.astype(np.int64), forward.vocabulary_size
+    # the distinct tokens of each query, ascending; an unknown one is -1
+    keys = queries.row_numbers() * (size + 1) + queries.values + 1
+    distinct, repeats = np.unique(keys, return_counts=True)
+    query, token = distinct // (size + 1), distinct % (size + 1) - 1
+    of_queries = Ragged(offsets_of(np.bincount(query, minlength=queries.rows)), np.arange(len(token)))
+    rows = of_queries.take(candidates.row_numbers())
+    row_token, row_document = token[rows.values], rows.row_numbers()
+    # the distinct tokens of each document
+    tokens = Ragged(forward.offsets, forward.tokens).take(documents)
+    counts = Ragged(forward.offsets, forward.counts).take(documents)
+    weights = counts.values / np.maximum(1, forward.lengths[documents])[counts.row_numbers()]
+    # both together
+    known = np.flatnonzero(row_token >= 0)
+    entries = Ragged(tokens.offsets, np.arange(len(tokens.values))).take(row_document[known])
+    entry_row = known[entries.row_numbers()]
+    pairs, entry_pair = np.unique(row_token[entry_row] * size + tokens.values[entries.values], return_inverse=True)
+    pair_query, pair_document = np.divmod(pairs, max(1, size))
+    query_tokens, document_tokens = np.unique(token[token >= 0]), np.unique(tokens.values).astype(np.int64)
+    return DistinctPairs(
+        query_tokens, document_tokens, np.searchsorted(query_tokens, pair_query),
+        np.searchsorted(document_tokens, pair_document), pair_query == pair_document, entry_pair,
+        weights[entries.values].astype(np.float32), entry_row, repeats[rows.values].astype(np.float32), row_document,
+        len(documents),
     )  # fmt: skip
 
 

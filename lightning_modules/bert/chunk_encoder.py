@@ -98,6 +98,7 @@ def _without_pooler(config: Any) -> dict[str, bool]:
     return {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(model).parameters else {}
 
 
+@cache
 def encoder_dtype(precision: str | None, device: str) -> torch.dtype | None:
     """Return what the encoder multiplies in on this device, given a precision by Lightning's name; None: float32.
 
@@ -106,15 +107,12 @@ def encoder_dtype(precision: str | None, device: str) -> torch.dtype | None:
     half = HALF.get(str(precision))
     if half is None or device != "cpu":
         return half
-    return torch.bfloat16 if cpu_has_bf16() else _fall_back_to_float32()
+    if cpu_has_bf16():
+        return torch.bfloat16
+    say("this CPU cannot multiply in bfloat16, which the ranker was trained in; scores in float32 differ slightly")
+    return None
 
 
-@cache
 def cpu_has_bf16() -> bool:
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-
-
-@cache
-def _fall_back_to_float32() -> None:
-    say("this CPU cannot multiply in bfloat16, which the ranker was trained in; scores in float32 differ slightly")

@@ -94,11 +94,11 @@ def test_the_arrays_by_hand() -> None:
     assert pairs.query_tokens.tolist() == [1, 3]
     assert pairs.document_tokens.tolist() == [0, 1, 2]
     assert pairs.pair_query.tolist() == [0, 0, 0, 1, 1]
-    assert pairs.pair_document.tolist() == [0, 2, 1, 0, 2]
+    assert pairs.pair_document.tolist() == [0, 1, 2, 0, 2]
     assert pairs.row_document.tolist() == [0, 0, 1, 1, 2, 2]
     assert pairs.row_repeats.tolist() == [1, 2, 1, 1, 1, 1]
     assert pairs.entry_row.tolist() == [0, 0, 1, 1, 3, 5, 5]
-    assert pairs.entry_pair.tolist() == [0, 1, 3, 4, 2, 0, 1]
+    assert pairs.entry_pair.tolist() == [0, 2, 3, 4, 1, 0, 2]
     third = np.float32(1 / 3)
     assert pairs.entry_weight.tolist() == [third, 2 * third, third, 2 * third, 1, third, 2 * third]
     assert pairs.documents == 3

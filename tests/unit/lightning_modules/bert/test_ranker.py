@@ -17,7 +17,7 @@ from lexical.encoders import PACKAGED, read_tokenizer
 from lexical.errors import UserError
 from lexical.index.ragged import ragged
 from lightning_modules import BertRanker
-from lightning_modules.bert.chunk_encoder import BF16, _fall_back_to_float32, cpu_has_bf16, encoder_dtype
+from lightning_modules.bert.chunk_encoder import BF16, cpu_has_bf16, encoder_dtype
 from lightning_modules.neural_ranker import to_tensors
 from tests.fixtures.tiny_bert import VOCABULARY, tiny_ranker, write_tiny_bert, write_tiny_tokenizer
 
@@ -331,11 +331,12 @@ def test_a_cpu_without_bfloat16_is_not_made_to_emulate_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("lightning_modules.bert.chunk_encoder.cpu_has_bf16", lambda: False)
-    _fall_back_to_float32.cache_clear()
+    encoder_dtype.cache_clear()
     assert [encoder_dtype(BF16, "cpu") for _ in range(2)] == [None, None]
     assert capsys.readouterr().err.count("cannot multiply in bfloat16") == 1
     assert encoder_dtype(BF16, "cuda") is torch.bfloat16 and encoder_dtype("16-mixed", "cuda") is torch.float16
     assert encoder_dtype(None, "cuda") is encoder_dtype("32-true", "cuda") is None
+    encoder_dtype.cache_clear()
 
 
 # --- saved rankers
