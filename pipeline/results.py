@@ -55,7 +55,11 @@ class SeedResults(NamedTuple):
             seed = cls(run, saved["data"], results, saved.get("histograms", []))
         except (TypeError, KeyError) as error:
             raise UserError(f"{run.evaluation} is damaged: evaluate this ranker again") from error
-        read = {one.key: one for ranking in seed.rankings for one in read_measurements(run.path, *ranking)}
+        read = {
+            measurement.key: measurement
+            for ranking in seed.rankings
+            for measurement in read_measurements(run.path, *ranking)
+        }
         results = [result._replace(measurement=read.get(result.key)) for result in results]
         if any(result.measurement and len(result.measurement.queries) < result.queries for result in results):
             raise UserError(f"{run.path}/per_query is damaged, queries are missing: evaluate this ranker again")

@@ -198,7 +198,7 @@ def test_fingerprints_see_values_and_no_order_of_keys() -> None:
         Settings(0.9, None),
         Settings(0.9, "x"),
     ]
-    assert len({fingerprint(one) for one in different}) == len(different)
+    assert len({fingerprint(parameters) for parameters in different}) == len(different)
     assert re.fullmatch(r"[0-9a-f]{12}", fingerprint(None))
 
 

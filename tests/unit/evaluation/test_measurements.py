@@ -50,8 +50,10 @@ def test_files_hold_the_measures_of_a_ranking_with_all_digits(tmp_path: Path) ->
         "query\tmeasure\tvalue\nq1\tMRR\t0.3333333333333333\nq2\tMRR\t1.0\nq1\trecall@10\t0.5\nq2\trecall@10\t0.0\n"
     )
     written = [*read_measurements(tmp_path, "test", alone=False), *read_measurements(tmp_path, "test", alone=True)]
-    assert [one.key for one in written] == [one.key for one in (*row, alone)]
-    assert [one.per_query for one in written] == [one.per_query for one in (*row, alone)]
+    assert [measurement.key for measurement in written] == [measurement.key for measurement in (*row, alone)]
+    assert [measurement.per_query for measurement in written] == [
+        measurement.per_query for measurement in (*row, alone)
+    ]
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -31,8 +31,10 @@ def measured(
 ) -> SeedResults:
     """Results of a seed, as evaluate.py leaves them in its folder."""
     run = RunFolder(folder / model / f"seed-{seed}")
-    fusion = any(one.alone for one in measurements)
-    results = [result(model, one, fused=fusion and not one.alone, **further) for one in measurements]
+    fusion = any(measurement.alone for measurement in measurements)
+    results = [
+        result(model, measurement, fused=fusion and not measurement.alone, **further) for measurement in measurements
+    ]
     write_measurements(run.path, measurements)
     write_text(run.config, "model: {}\n")
     seed_results = SeedResults(run, data, results, [])
@@ -69,7 +71,7 @@ def test_seeds_are_averaged_and_tested(tmp_path: Path) -> None:
             "model fused query_set measure value seeds queries depth ms_per_1k device threads significance seed_values"
         ).split()
     )
-    json.dumps([one.entry() for one in row.results], allow_nan=False)
+    json.dumps([entry.entry() for entry in row.results], allow_nan=False)
     averages = read_measurements(tmp_path / "nn_model1", "test", alone=False)
     assert averages[0].per_query == pytest.approx(
         dict(zip(("q1", "q2", "q3", "q4", "q5"), (5 / 6, 0.5, 1.0, 0.3, 0.75), strict=True))
@@ -79,8 +81,12 @@ def test_seeds_are_averaged_and_tested(tmp_path: Path) -> None:
 def test_results_are_the_same_after_writing_and_reading(tmp_path: Path) -> None:
     for seed in nn_model1(tmp_path):
         read = SeedResults.read(seed.run)
-        assert json.loads(json.dumps([one.entry() for one in seed.results])) == [one.entry() for one in read.results]
-        assert [one.measured.per_query for one in seed.results] == [one.measured.per_query for one in read.results]
+        assert json.loads(json.dumps([entry.entry() for entry in seed.results])) == [
+            entry.entry() for entry in read.results
+        ]
+        assert [entry.measured.per_query for entry in seed.results] == [
+            entry.measured.per_query for entry in read.results
+        ]
         assert seed.rankings == read.rankings == [("test", False), ("test", True)]
 
 
@@ -144,10 +150,10 @@ def test_the_results_of_the_project_follow_from_the_values_of_each_query(name: s
     shutil.copytree(ROOT / "results" / name, folder)
     fingerprint = json.loads((folder / "bm25_lemm/seed-1/evaluation.json").read_text())["data"]
     rows = collect_rows(folder, SimpleNamespace(fingerprint=lambda: fingerprint), {})  # type: ignore[arg-type]
-    results = [one for row in rows for one in row.results]
+    results = [entry for row in rows for entry in row.results]
     saved = [Result(**entry) for entry in json.loads((folder / "results.json").read_text())]
-    assert [one.entry() | {"significance": []} for one in results] == [
-        one.entry() | {"significance": []} for one in saved
+    assert [entry.entry() | {"significance": []} for entry in results] == [
+        entry.entry() | {"significance": []} for entry in saved
     ]
     assert markdown(build_table(results, row_of)) == (folder / "results.md").read_text()
 
@@ -155,7 +161,7 @@ def test_the_results_of_the_project_follow_from_the_values_of_each_query(name: s
 def test_the_first_measure_of_a_query_set_is_the_main_one() -> None:
     """A further measure is in the table and not tested."""
     first = [result("bm25_lemm", measurement(BASE)), result("nn_model1", measurement(SEEDS[0]), fused=True)]
-    further = [one._replace(measure="P@10") for one in first]
+    further = [entry._replace(measure="P@10") for entry in first]
     assert main_results([*first, *further]) == {"test": first}
     tested = with_tests([*first, *further])
-    assert [len(one.significance) for one in tested] == [0, 1, 0, 0]
+    assert [len(entry.significance) for entry in tested] == [0, 1, 0, 0]

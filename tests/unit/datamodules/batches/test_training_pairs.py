@@ -61,10 +61,10 @@ def epoch_of(pairs: TrainingPairs, epoch: int) -> list[Pair]:
 @pytest.mark.parametrize(("at_once", "parts"), [(1, 1), (3, 1), (2, 3), (5, 2), (50, 1)])
 def test_an_epoch_has_every_usable_query_once(processes: int, at_once: int, parts: int, forward: ForwardIndex) -> None:
     shares = [pairs_of(forward, at_once, parts, (rank, processes)) for rank in range(processes)]
-    assert len({len(one) for one in shares}) == 1  # or one process would wait for another for ever
+    assert len({len(share) for share in shares}) == 1  # or one process would wait for another for ever
     assert len(shares[0]) % parts == 0
     for epoch in (0, 1):
-        found = [query for one in shares for query, _, _ in epoch_of(one, epoch)]
+        found = [query for share in shares for query, _, _ in epoch_of(share, epoch)]
         assert sorted(found) == USABLE
 
 
@@ -78,15 +78,15 @@ def test_a_step_has_the_pairs_that_one_process_would_have(
     for epoch in (0, 3):
         for step in range(len(alone)):
             numbers = range(step * parts, (step + 1) * parts)
-            shared = [pair for one in shares for number in numbers for pair in batch_of(one, epoch, number)]
+            shared = [pair for share in shares for number in numbers for pair in batch_of(share, epoch, number)]
             assert shared == batch_of(alone, epoch, step)
 
 
 def test_the_last_batch_may_be_small_and_empty_for_a_process(forward: ForwardIndex) -> None:
     """20 queries, 18 of them a step: two are left for the first of three processes, none for the others."""
     shares = [pairs_of(forward, at_once=6, process=(rank, 3)) for rank in range(3)]
-    assert [len(one) for one in shares] == [2, 2, 2]
-    assert [len(batch_of(one, 0, 1)) for one in shares] == [2, 0, 0]
+    assert [len(share) for share in shares] == [2, 2, 2]
+    assert [len(batch_of(share, 0, 1)) for share in shares] == [2, 0, 0]
     _, queries, candidates, _ = shares[2].batch(0, 1)
     for empty in (queries, candidates):
         assert empty.offsets.tolist() == [0] and len(empty.values) == 0
@@ -114,8 +114,12 @@ def test_draws_depend_on_seed_epoch_and_query_alone(forward: ForwardIndex) -> No
 
 def test_other_epochs_and_other_seeds_draw_others_in_another_order(forward: ForwardIndex) -> None:
     drawn = [epoch_of(pairs_of(forward, seed=seed), epoch) for seed, epoch in ((1, 0), (1, 1), (2, 0), (2, 1))]
-    for found in (drawn, [sorted(one) for one in drawn], [[query for query, _, _ in one] for one in drawn]):
-        assert len({tuple(one) for one in found}) == 4
+    for found in (
+        drawn,
+        [sorted(documents) for documents in drawn],
+        [[query for query, _, _ in documents] for documents in drawn],
+    ):
+        assert len({tuple(documents) for documents in found}) == 4
 
 
 def test_going_back_to_an_epoch_gives_the_same_again(forward: ForwardIndex) -> None:

@@ -116,8 +116,8 @@ def plain_first_stage(query: list[int], depth: int, k1: float, b: float) -> list
 def test_the_first_stage_finds_what_plain_bm25_finds(tmp_path: Path, k1: float, b: float) -> None:
     index = RetrievalIndex.build(forward_index_of(DOCUMENTS, VOCABULARY), BM25Parameters(k1, b))
     index.save(tmp_path / "index")
-    for one in (index, RetrievalIndex.load(tmp_path / "index")):
-        found = retrieve(one, ragged(QUERIES, np.int32), "test", depth=100, threads=1)
+    for searched in (index, RetrievalIndex.load(tmp_path / "index")):
+        found = retrieve(searched, ragged(QUERIES, np.int32), "test", depth=100, threads=1)
         for i, query in enumerate(QUERIES):
             expected = plain_first_stage(query, 100, k1, b)
             got = dict(

@@ -109,8 +109,8 @@ def test_rank_fusion_is_the_plain_sum(draw: st.DataObject) -> None:
     candidates, scores = reciprocal_rank_fusion(lists, depth, documents, id_order)
     for query in range(queries):
         plain: dict[int, float] = {}
-        for one in lists:
-            for rank, document in enumerate(one.row(query).tolist(), start=1):
+        for ranked in lists:
+            for rank, document in enumerate(ranked.row(query).tolist(), start=1):
                 plain[document] = plain.get(document, 0.0) + 1 / (60 + rank)
         best = sorted(plain, key=lambda document: (-np.float32(plain[document]), id_order[document]))[:depth]
         mine = Ragged(candidates.offsets, scores).row(query)

@@ -24,7 +24,7 @@ ODD_IDS = ["9", "10", "é", "a", "Z", "z", "日本", "\U00010000", "￿", "D10",
 def write(folder: Path, documents: list[tuple[str, str]]) -> tuple[Collection, LineReport]:
     folder.mkdir(parents=True, exist_ok=True)
     report = LineReport("collection.tsv", lines=len(documents))
-    write_collection((TextLine(i, *one) for i, one in enumerate(documents, start=1)), report, folder)
+    write_collection((TextLine(i, *document) for i, document in enumerate(documents, start=1)), report, folder)
     return Collection(folder), report
 
 

@@ -49,7 +49,7 @@ def test_lines_of_a_document_are_joined_behind_it_and_the_others_stay(
     small_folder: Path, cache: Path, expansion: Path
 ) -> None:
     plain, expanded = opened(small_folder, cache), opened(small_folder, cache, expansion)
-    before, after = (one.prepared.collection for one in (plain, expanded))
+    before, after = (data.prepared.collection for data in (plain, expanded))
     added = {"D1": " quagga", "D3": " zebra crossing zebra stripes", "D399": " quagga zebra"}
     assert len(before) == len(after) == 400
     for row in range(400):
@@ -93,7 +93,7 @@ def test_documents_expanded_with_their_queries_are_found(small_folder: Path, cac
     """The query itself behind its relevant document puts that one first."""
     texts = dict(line.split("\t") for line in (small_folder / "queries.test.tsv").read_text().splitlines())
     relevant = [line.split()[::2] for line in (small_folder / "qrels.test.tsv").read_text().splitlines()]
-    path = write_lines(tmp_path / "oracle.tsv", [f"{one}\t{texts[query]}" for query, one in relevant])
+    path = write_lines(tmp_path / "oracle.tsv", [f"{document}\t{texts[query]}" for query, document in relevant])
     plain, expanded = opened(small_folder, cache), opened(small_folder, cache, path)
     found = []
     for data in (plain, expanded):

@@ -43,7 +43,7 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
 def raw_set(queries: dict[str, str], qrels: list[tuple[str, str, int]]) -> RawSet:
     return RawSet(
         [TextLine(i, *query) for i, query in enumerate(queries.items(), start=1)],
-        [Judgement(i, *one) for i, one in enumerate(qrels, start=1)],
+        [Judgement(i, *qrel) for i, qrel in enumerate(qrels, start=1)],
         LineReport("queries.dev.tsv", len(queries)),
         LineReport("qrels.dev.tsv", len(qrels)),
     )

@@ -68,7 +68,7 @@ def test_a_folder_is_read_split_and_accounted_for(tmp_path: Path) -> None:
     write_lines(folder / "qrels.hard.tsv", ["h1 0 D1 2", "h2 0 D2 1"])
     found = write_texts(folder_texts(folder), tmp_path / "texts")
     assert len(found.collection) == 50
-    assert {name: len(one) for name, one in found.sets.items()} == {
+    assert {name: len(raw_set) for name, raw_set in found.sets.items()} == {
         "train_modeling": 36,
         "train_fusion": 4,
         "development": 5,
@@ -198,12 +198,12 @@ def test_the_official_files_under_their_own_names(tmp_path: Path, kind: str, pac
     assert len(found.collection) == DOCUMENTS
     title = "Title 7 " if kind == "document" else ""
     assert found.collection.text(found.collection.rows([document_id(kind, 7)])[0]) == title + passage(7)
-    sizes = {name: len(one) for name, one in found.sets.items()}
+    sizes = {name: len(raw_set) for name, raw_set in found.sets.items()}
     assert sizes == {"train_modeling": 16, "train_fusion": 4, "development": 5, "test": 3, "trec2019": 2, "trec2020": 2}
     trec = found.sets["trec2019"]
     assert trec.ids == ["1108939", "1112389"] and trec.texts[0] == "what slows down the flow of blood"
     assert trec.judged.row(1).tolist() == [4, 5, 6, 7] and trec.grades.tolist() == [0, 1, 2, 3] * 2
-    assert [name for name, one in found.sets.items() if one.graded] == ["trec2019", "trec2020"]
+    assert [name for name, raw_set in found.sets.items() if raw_set.graded] == ["trec2019", "trec2020"]
     unjudged = f"msmarco-test2019-queries.tsv{'.gz' if packed else ''}"
     assert f"{unjudged}: 1 of 3 queries have no relevant document and are left out" in found.notes
     assert set(found.sets["development"].ids) | set(found.sets["test"].ids) <= set(DEV)

@@ -66,7 +66,9 @@ def test_many_vectors_are_searched_by_a_graph(monkeypatch: pytest.MonkeyPatch) -
     graph = nearest_translations(TokenVectors(tokens, vectors), np.ones(400, bool), 5)
     monkeypatch.setattr(embedding_table, "EXACT_UP_TO", 1000)
     exact = nearest_translations(TokenVectors(tokens, vectors), np.ones(400, bool), 5)
-    pairs = [set(zip(one.rows.row_numbers().tolist(), one.rows.values.tolist(), strict=True)) for one in (graph, exact)]
+    pairs = [
+        set(zip(table.rows.row_numbers().tolist(), table.rows.values.tolist(), strict=True)) for table in (graph, exact)
+    ]
     assert len(pairs[0] & pairs[1]) > 0.9 * len(pairs[1])
 
 

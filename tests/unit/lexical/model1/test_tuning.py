@@ -230,8 +230,8 @@ def test_tuning_equals_trying_the_grid(hidden: tuple[float, float, float], first
     collection, learned = texts_without_twins(seed), seeded_translations(seed=seed)
     queries = judged(collection, learned, TableSettings(*hidden), first_weight, seed)
     expected = [
-        plain_mrr(finished(learned, one.threshold, one.p_self), one.smoothing, queries)
-        for one in settings_of(SMALL_GRID)
+        plain_mrr(finished(learned, tried.threshold, tried.p_self), tried.smoothing, queries)
+        for tried in settings_of(SMALL_GRID)
     ]
     trials: list[TableTrial] = []
     scores = tune_table(learned, queries, SMALL_GRID, trials.append)

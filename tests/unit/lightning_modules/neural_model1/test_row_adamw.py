@@ -65,7 +65,7 @@ def test_without_decay_used_rows_are_updated_as_by_sparse_adam() -> None:
 
 def test_sparse_and_dense_gradients_give_the_same() -> None:
     of_dense, of_sparse = parameter(), parameter()
-    first, second = (RowAdamW([one], lr=0.01, weight_decay=0.1) for one in (of_dense, of_sparse))
+    first, second = (RowAdamW([weight], lr=0.01, weight_decay=0.1) for weight in (of_dense, of_sparse))
     train(first, of_dense, gradients())
     train(second, of_sparse, [sparse(grad) for grad in gradients()])
     assert torch.equal(of_dense, of_sparse)
@@ -78,7 +78,7 @@ def test_a_row_of_zeros_that_a_sparse_gradient_lists_stays_as_it_is() -> None:
     of_dense, of_sparse = parameter(), parameter()
     grad = torch.ones(1, WIDTH)
     listed = [sparse_rows([3], values) for values in (grad, 0 * grad)]
-    train(RowAdamW([of_dense], lr=0.01), of_dense, [one.to_dense() for one in listed])
+    train(RowAdamW([of_dense], lr=0.01), of_dense, [gradient.to_dense() for gradient in listed])
     train(RowAdamW([of_sparse], lr=0.01), of_sparse, listed)
     assert torch.equal(of_dense, of_sparse)
 
@@ -89,7 +89,7 @@ def test_rows_without_gradient_stay_as_they_are(is_sparse: bool) -> None:
     optimizer = RowAdamW([weight], lr=0.01, weight_decay=0.1)
     train(optimizer, weight, gradients(steps=5, used=10))
     state = optimizer.state[weight]
-    before = [one.detach().clone() for one in (weight, state["exp_avg"], state["exp_avg_sq"])]
+    before = [tensor.detach().clone() for tensor in (weight, state["exp_avg"], state["exp_avg_sq"])]
     grad = torch.zeros(ROWS, WIDTH)
     grad[[2, 7]] = 1.0
     train(optimizer, weight, [sparse(grad) if is_sparse else grad])
