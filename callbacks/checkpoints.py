@@ -30,6 +30,13 @@ class BestCheckpoint(ModelCheckpoint):
         super().load_state_dict(moved)
 
 
+class EpochCheckpoint(ModelCheckpoint):
+    """last.ckpt after each epoch. A class of its own, so that Lightning replaces it when a trainer is used again."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "last", save_on_train_epoch_end=True, enable_version_counter=False)
+
+
 class StepCheckpoint(ModelCheckpoint):
     """last.ckpt between the ends of two epochs: every `steps` optimiser steps, or every five minutes.
 
@@ -57,5 +64,4 @@ class Patience(EarlyStopping):
 
 def last_checkpoints(folder: Path, steps: int | None = None) -> list[L.Callback]:
     """Return the callbacks that save last.ckpt after each epoch and, for long epochs, within them."""
-    after_epochs = ModelCheckpoint(folder, "last", save_on_train_epoch_end=True, enable_version_counter=False)
-    return [after_epochs, StepCheckpoint(folder, steps)]
+    return [EpochCheckpoint(folder), StepCheckpoint(folder, steps)]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import lightning as L
 import numpy as np
 
-from lexical.errors import require
 from lexical.model1.table_files import TABLE, TableWriter
 from lexical.terminal import progress_bar, say
 from lightning_modules.model1.translation_ranker import TABLE_FOLDER
@@ -25,22 +24,11 @@ ROWS_AT_ONCE = 512  # query tokens whose vectors are computed together
 
 
 class ExportSettings(NamedTuple):
-    """What the table keeps.
+    """What the table keeps."""
 
-    threshold: smaller T(q|d) are dropped; the paper's is 0.0001.
-    top_k: at most this many document tokens per query token; all when not given.
-    whole_vocabulary: document tokens that do not occur in the collection, too.
-    """
-
-    threshold: float = 1e-4
-    top_k: int | None = None
-    whole_vocabulary: bool = False
-
-    def check(self, prefix: str = "") -> ExportSettings:
-        flag, top_k = f"--model.{prefix}", self.top_k
-        require(0 <= self.threshold < 1, f"{flag}threshold", self.threshold, "from 0 to less than 1")
-        require(top_k is None or top_k >= 1, f"{flag}top_k", top_k, "1 or more")
-        return self
+    threshold: float = 1e-4  # smaller T(q|d) are dropped; this is the paper's
+    top_k: int | None = None  # at most this many document tokens per query token; all when not given
+    whole_vocabulary: bool = False  # document tokens that do not occur in the collection, too
 
 
 class SparseExport(L.Callback):

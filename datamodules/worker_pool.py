@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import TypeVar
 
 from lexical.errors import UserError
@@ -35,8 +36,13 @@ def in_order(work: Callable[[Job], Result], jobs: Iterable[Job], workers: int) -
         yield from map(work, jobs)
         return
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start_process) as pool:
+
+        def submit(job: Job) -> Future[Result]:
+            with _ignored_interrupts():  # by the processes that are started meanwhile
+                return pool.submit(work, job)
+
         try:
-            yield from computed_ahead(lambda job: pool.submit(work, job), jobs, 2 * workers)
+            yield from computed_ahead(submit, jobs, 2 * workers)
         except BrokenProcessPool as error:
             raise UserError("a worker process was killed, perhaps for lack of memory: try --data.workers 1") from error
 
@@ -56,8 +62,19 @@ def computed_ahead(submit: Callable[[Job], Future[Result]], jobs: Iterable[Job],
             future.cancel()
 
 
+@contextmanager
+def _ignored_interrupts() -> Iterator[None]:
+    """Ignore Ctrl-C, which reaches all processes: the parent handles it. Only the main thread may change that."""
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
+    try:
+        yield
+    finally:
+        if main:
+            signal.signal(signal.SIGINT, before)
+
+
 def _start_process() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the parent handles it
     parent = multiprocessing.parent_process()
     assert parent is not None
 

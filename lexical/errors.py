@@ -11,6 +11,11 @@ from typing import NoReturn
 
 from lexical.terminal import say
 
+FILE_ERRORS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EPERM, errno.EIO, errno.EFBIG,
+    errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG,
+)  # fmt: skip
+
 
 class UserError(Exception):
     """Raised anywhere in the project; the entry scripts print its one line and exit with 2."""
@@ -47,7 +52,7 @@ def run_script(main: Callable[[Sequence[str]], object]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
-        if error.errno in (None, errno.ENOENT):  # a mistake of the program; others are full disks, permissions, ...
+        if error.errno not in FILE_ERRORS:
             raise
         say(f"{script}: {error.strerror}: {error.filename or 'a file could not be written'}; fix that and repeat")
         return 1

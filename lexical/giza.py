@@ -105,7 +105,8 @@ def _read_columns(path: Path, form: str, **types: pa.DataType) -> pd.DataFrame:
             csv.ConvertOptions(column_types=types, null_values=[]),
         )
     except pa.ArrowInvalid as error:
-        line = int(re.findall(r"Row #(\d+)", str(error))[0])
+        row = re.search(r"Row #(\d+)", str(error))
+        line = int(row[1]) if row else 1
         text = data.splitlines()[line - 1][:50].decode("utf-8", "replace")
         raise UserError(f"{path}, line {line:,}: {text!r} is not {form}") from error
     return table.to_pandas()

@@ -26,7 +26,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanMetric
 
 from callbacks.checkpoints import BestCheckpoint, Patience, last_checkpoints
-from lexical.batches import EvaluationBatch, ValidationBatch
+from lexical.batches import EvaluationBatch, RankingBatch, ValidationBatch
 from lexical.errors import UserError, require
 from lexical.ranking.order import reciprocal_ranks
 from lightning_modules.ranker import Ranker, require_settings
@@ -163,8 +163,9 @@ class NeuralRanker(Ranker):
     # --- training
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:  # noqa: ARG002
-        """Convert training batches to tensors; batches that are scored stay memory-mapped."""
-        return batch if isinstance(batch, (ValidationBatch, EvaluationBatch)) else to_tensors(batch, device)
+        """Convert what `PairOptions.collate` made of training batches to tensors; other batches stay memory-mapped."""
+        mapped = isinstance(batch, (ValidationBatch, EvaluationBatch, RankingBatch))
+        return batch if mapped else to_tensors(batch, device)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ARG002
         losses, loss = self.hinge(batch)

@@ -68,7 +68,7 @@ def resolve(argv: Sequence[str]) -> Resolved:
     name = given.data or DEFAULT_DATA
     model_files = [] if given.model is None else load(given.model, "model")
     data_files = load(name, "data")
-    profile = given.profile or data_files[-1].get("profile")
+    profile = given.profile or next((file["profile"] for file in reversed(data_files) if file.get("profile")), None)
     profile_files = [] if profile is None else load(profile, "profile")
 
     trainer = dict(load("default", "trainer")[0]["trainer"])

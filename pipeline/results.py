@@ -91,7 +91,7 @@ def collect_rows(
 
 
 def _read_usable(run: RunFolder, data: RetrievalData) -> SeedResults | None:
-    """Return the results of a seed if they belong into the table; if they exist and do not, say why."""
+    """Return the results of a seed if they belong in the table; if they exist and do not, say why."""
     if not run.evaluation.is_file():
         return None
     about = f"{run.model} (seed {run.seed}) is not in the table"

@@ -124,8 +124,6 @@ def track_summaries(rows: Sequence[MeasuredRow], data: RetrievalData, data_folde
 
     A row that is measured later may change the tests of the earlier ones: they are summarised again.
     """
-    import wandb
-
     for row in rows:
         folder = data_folder / row.model
         written = folder / "summarised.txt"
@@ -134,15 +132,18 @@ def track_summaries(rows: Sequence[MeasuredRow], data: RetrievalData, data_folde
         if written.is_file() and written.read_text(errors="replace") == fingerprint:
             continue
         config = {**row.seeds[0].run.load_config(), "seeds": len(row.seeds)}
-        del config["seed"]
+        config.pop("seed", None)
         run = start_run(folder, config, model=row.model, data=data.name, seed=None, job_type="summary")
         if run is None:
             continue
         with finishing(run):
+            import wandb
+
             log_results(run, row.results, data)
             page = (data_folder / "results.html").read_text(encoding="utf-8")
             run.log({"report": wandb.Html(page, inject=False)})
-            write_text(written, fingerprint)
+            run.finish()
+            write_text(written, fingerprint)  # what was not sent is sent again
 
 
 def log_results(run: Any, results: Sequence[Result], data: RetrievalData) -> None:

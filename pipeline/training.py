@@ -131,8 +131,8 @@ def _trained_already(folder: RunFolder, config: dict[str, Any], data: RetrievalD
 
 def checkpoint_to_resume(folder: RunFolder, config: dict[str, Any], data: RetrievalData) -> Path | None:
     """Return last.ckpt of an unfinished training with the same settings on the same data."""
-    # what determines the weights; the number of processes does so through dropout only
-    trainer = {key: value for key, value in config["trainer"].items() if key not in ("num_nodes", "log_every_n_steps")}
+    # what determines the weights, and the processes that share an epoch's batches
+    trainer = {key: value for key, value in config["trainer"].items() if key != "log_every_n_steps"}
     started_with = {"settings": fingerprint([config["seed"], config["model"], trainer]), "data": data.fingerprint()}
     path = folder.last_checkpoint
     if path.is_file() and folder.training.is_file():

@@ -67,7 +67,7 @@ class TrainingPairs:
         negatives = negatives[negatives >= 0]
         return [int(relevant[rng.integers(len(relevant))]), int(negatives[rng.integers(len(negatives))])]
 
-    @lru_cache(maxsize=1)  # noqa: B019 - lives as long as the training
+    @lru_cache(maxsize=1)  # noqa: B019 - one order is kept
     def _order(self, epoch: int) -> np.ndarray:
         """Return the usable queries in the order of an epoch."""
         return np.random.default_rng([self.options.seed, epoch]).permutation(self.usable)

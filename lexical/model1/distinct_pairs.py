@@ -49,7 +49,8 @@ def distinct_pairs(batch: RankingBatch) -> DistinctPairs:
     # the distinct tokens of each document
     tokens = Ragged(forward.offsets, forward.tokens).take(documents)
     counts = Ragged(forward.offsets, forward.counts).take(documents)
-    weights = counts.values / np.maximum(1, forward.lengths[documents])[counts.row_numbers()]
+    inverse = np.float32(1) / np.maximum(1, forward.lengths[documents]).astype(np.float32)
+    weights = counts.values.astype(np.float32) * inverse[counts.row_numbers()]
     # both together
     known = np.flatnonzero(row_token >= 0)
     entries = Ragged(tokens.offsets, np.arange(len(tokens.values))).take(row_document[known])
@@ -60,7 +61,7 @@ def distinct_pairs(batch: RankingBatch) -> DistinctPairs:
     return DistinctPairs(
         query_tokens, document_tokens, np.searchsorted(query_tokens, pair_query),
         np.searchsorted(document_tokens, pair_document), pair_query == pair_document, entry_pair,
-        weights[entries.values].astype(np.float32), entry_row, repeats[rows.values].astype(np.float32), row_document,
+        weights[entries.values], entry_row, repeats[rows.values].astype(np.float32), row_document,
         len(documents),
     )  # fmt: skip
 

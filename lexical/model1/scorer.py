@@ -109,34 +109,43 @@ def _translation_sums(  # type: ignore[no-untyped-def]
     queries, vocabulary_size = len(q_offsets) - 1, len(t_offsets) - 1
     sums = np.zeros(starts[-1], np.float32)
     for part in prange(parts):
-        translation = np.zeros((vocabulary_size, LANES), np.float32)  # T(lane | d)
+        position = np.zeros(vocabulary_size, np.int32)  # the row of a document token in `translation`, if it has one
         for q in range(queries * part // parts, queries * (part + 1) // parts):
             n = q_offsets[q + 1] - q_offsets[q]
             for start in range(0, n, LANES):
                 lanes = q_tokens[q_offsets[q] + start : q_offsets[q] + min(start + LANES, n)]
+                translating = 0
+                for q_token in lanes:
+                    if 0 <= q_token < vocabulary_size:
+                        translating += t_offsets[q_token + 1] - t_offsets[q_token]
+                translation = np.zeros((translating + 1, LANES), np.float32)  # T(lane | d); the first row stays 0
+                used = 0
                 for i in range(len(lanes)):
                     if 0 <= lanes[i] < vocabulary_size:
                         for k in range(t_offsets[lanes[i]], t_offsets[lanes[i] + 1]):
-                            translation[t_tokens[k], i] = t_values[k]
+                            if position[t_tokens[k]] == 0:
+                                used += 1
+                                position[t_tokens[k]] = used
+                            translation[position[t_tokens[k]], i] = t_values[k]
                 for pair in range(c_offsets[q], c_offsets[q + 1]):
                     row = slice(offsets[c_docs[pair]], offsets[c_docs[pair] + 1])
-                    of_lanes = _sum_lanes(tokens[row], counts[row], translation)
+                    of_lanes = _sum_lanes(tokens[row], counts[row], position, translation)
                     k = starts[q] + (pair - c_offsets[q]) * n + start
                     for i in range(len(lanes)):
                         sums[k + i] = of_lanes[i]
                 for i in range(len(lanes)):
                     if 0 <= lanes[i] < vocabulary_size:
                         for k in range(t_offsets[lanes[i]], t_offsets[lanes[i] + 1]):
-                            translation[t_tokens[k], i] = 0
+                            position[t_tokens[k]] = 0
     return sums
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _sum_lanes(tokens, counts, translation):  # type: ignore[no-untyped-def]
+def _sum_lanes(tokens, counts, position, translation):  # type: ignore[no-untyped-def]
     """Return LANES sums over the tokens d of a document of T(lane | d) * tf(d); variables stay in registers."""
     a = b = c = d = e = f = g = h = np.float32(0)
     for k in range(len(tokens)):
-        t, n = translation[tokens[k]], np.float32(counts[k])
+        t, n = translation[position[tokens[k]]], np.float32(counts[k])
         a, b, c, d = a + n * t[0], b + n * t[1], c + n * t[2], d + n * t[3]
         e, f, g, h = e + n * t[4], f + n * t[5], g + n * t[6], h + n * t[7]
     return a, b, c, d, e, f, g, h

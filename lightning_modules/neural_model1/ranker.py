@@ -82,9 +82,9 @@ class NeuralModel1(NeuralRanker):
         **training: Any,
     ) -> None:
         super().__init__(field, **training)
-        require_settings("1 or more", embedding=embedding, projection=projection)
+        require_settings("1 or more", embedding=embedding, projection=projection, export_top_k=export_top_k)
         require(len(hidden) == 2 and min(hidden) >= 1, "--model.hidden", hidden, "two widths, such as [128, 64]")
-        require_settings("from 0 to less than 1", dropout=dropout, p_self=p_self)
+        require_settings("from 0 to less than 1", dropout=dropout, p_self=p_self, export_threshold=export_threshold)
         require(0 < floor < 1, "--model.floor", floor, "between 0 and 1")
         require(0 < start < 1, "--model.start", start, "between 0 and 1")
         self.embedding, self.projection, self.hidden = embedding, projection, (hidden[0], hidden[1])
@@ -92,7 +92,7 @@ class NeuralModel1(NeuralRanker):
         self.dropout, self.p_self, self.floor, self.start, self.vectors = dropout, p_self, floor, start, vectors
         self.export: ExportSettings | None = None
         if export_threshold is not None:
-            self.export = ExportSettings(export_threshold, export_top_k, export_whole_vocabulary).check("export_")
+            self.export = ExportSettings(export_threshold, export_top_k, export_whole_vocabulary)
 
     # --- network
 

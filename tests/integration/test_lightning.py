@@ -105,6 +105,8 @@ def test_fit_validate_test_predict_and_load(name: str, data: Folder, work: Path)
     assert {"test/mrr", "test/recall@100"} <= set(tested[0])
     predicted = trainer.predict(ranker, data)
     assert predicted is not None
+    kinds = [type(callback) for callback in trainer.checkpoint_callbacks]
+    assert len(set(kinds)) == len(kinds), "each use of the trainer replaces the ranker's callbacks"
 
     loaded = type(ranker).load_from_checkpoint(run / "checkpoints" / "ranker.ckpt")
     again = trainer_in(run)
