@@ -26,7 +26,7 @@ from lexical.ranking.fusion import fuse
 from lexical.ranking.order import mean_reciprocal_rank
 from pipeline.command_line import parse_data
 from pipeline.configs import resolve
-from pipeline.loading import load_ranker
+from pipeline.evaluating import load_trained
 from pipeline.run_folder import RunFolder
 
 THRESHOLDS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
@@ -41,12 +41,13 @@ def main(argv: Sequence[str]) -> None:
     arguments, rest = parser.parse_known_args(argv)
     _, data = parse_data(resolve(rest))
     folder = RunFolder.of(arguments.outputs, data.name, "nn_model1", arguments.seed)
-    network = load_ranker(folder, "nn_model1", data)
+    network = load_trained(folder, data)
     saved = load_table(folder.table)
     weights = np.asarray(json.loads(folder.fusion.read_text())["weights"])
     task = data.ranked_task("development", arguments.depth)
     first_stage = data.first_stage_scores("development", arguments.depth)
-    batches = list(data.ranking_loader("development", network.field, arguments.depth))
+    needs = network.needs()._replace(depth=arguments.depth)
+    batches = [batch.ranking for batch in data.evaluation_batches("development", needs)]
 
     def measured(alone: np.ndarray) -> tuple[float, float]:
         fused = fuse(np.stack([first_stage, alone]), weights)
