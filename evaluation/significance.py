@@ -4,6 +4,9 @@
 
 compares the first row with each of the others. A name with .alone is the ranker without BM25 (lemm). Values are
 averages over the seeds of a ranker. The hypotheses that the results table is marked with are configs/hypotheses.yaml.
+
+A difference is significant if its p-value stays below the threshold after Holm's correction for all hypotheses that
+are tested together: the hypotheses of a query set, the lines of an ablation, the rows named in one command.
 """
 
 from __future__ import annotations
@@ -45,8 +48,8 @@ class Verdict(NamedTuple):
     better: int  # queries
     worse: int
     p_value: float  # two-sided; 1 where no query differs
-    p_holm: float  # after Holm's correction for all hypotheses of the query set
-    significant: bool  # p_value below the threshold
+    p_holm: float  # after Holm's correction for all hypotheses that are tested together
+    significant: bool  # p_holm below the threshold
 
     def cells(self) -> list[str]:
         """Return difference, relative, effect size, p and p (Holm) as tables show them."""
@@ -79,10 +82,8 @@ def read_entries(path: Path, key: str, entry_type: Callable[..., T], expected: s
     return threshold, entries
 
 
-def compare(
-    hypothesis: Hypothesis, values: Mapping[str, float], others: Mapping[str, float], threshold: float = THRESHOLD
-) -> Verdict:
-    """Test one hypothesis by the per-query values of its two rows; `p_holm` is not corrected yet."""
+def compare(hypothesis: Hypothesis, values: Mapping[str, float], others: Mapping[str, float]) -> Verdict:
+    """Test one hypothesis by the per-query values of its two rows; `p_holm` and `significant` are not known yet."""
     from scipy.stats import ttest_rel  # takes a second to import
 
     if different := values.keys() ^ others.keys():
@@ -99,7 +100,7 @@ def compare(
     return Verdict(
         against=hypothesis.against, mark=hypothesis.mark, queries=len(a), difference=difference,
         relative=difference / other if other else 0.0, effect_size=effect, better=better, worse=worse,
-        p_value=p_value, p_holm=p_value, significant=p_value < threshold,
+        p_value=p_value, p_holm=1.0, significant=False,
     )  # fmt: skip
 
 
@@ -116,11 +117,12 @@ def verdicts(
     testable = [hypothesis for hypothesis in hypotheses if hypothesis.row in rows and hypothesis.against in rows]
     if not testable:
         return {}
-    tests = [compare(test, rows[test.row], rows[test.against], threshold) for test in testable]
+    tests = [compare(test, rows[test.row], rows[test.against]) for test in testable]
     corrected = multipletests([test.p_value for test in tests], method="holm")[1].tolist()
     tested: dict[str, list[Verdict]] = {}
     for hypothesis, verdict, p_holm in zip(testable, tests, corrected, strict=True):
-        tested.setdefault(hypothesis.row, []).append(verdict._replace(p_holm=p_holm))
+        verdict = verdict._replace(p_holm=p_holm, significant=p_holm < threshold)
+        tested.setdefault(hypothesis.row, []).append(verdict)
     return tested
 
 
@@ -137,14 +139,18 @@ def main(argv: Sequence[str]) -> None:
         folder = arguments.folder / name.removesuffix(".alone")
         return read_measurements(folder, arguments.query_set, name.endswith(".alone"))[0]
 
-    row = load(arguments.row)
-    for name in arguments.others:
-        other = load(name)
-        verdict = compare(Hypothesis(arguments.row, name, ""), row.per_query, other.per_query)
+    names = [arguments.row, *arguments.others]
+    rows = {name: load(name) for name in names}
+    hypotheses = [Hypothesis(arguments.row, name, "") for name in dict.fromkeys(arguments.others)]
+    row = rows[arguments.row]
+    per_query = {name: measured.per_query for name, measured in rows.items()}
+    for verdict in verdicts(per_query, hypotheses, THRESHOLD)[arguments.row]:
+        other = rows[verdict.against]
         print(
-            f"{arguments.row} {row.mean:.4f}, {name} {other.mean:.4f} ({row.measure}, {verdict.queries:,} queries): "
-            f"{verdict.difference:+.4f}, better for {verdict.better:,}, worse for {verdict.worse:,}, "
-            f"p = {verdict.p_value:.2g}, {'' if verdict.significant else 'not '}significant at {THRESHOLD:g}; "
+            f"{arguments.row} {row.mean:.4f}, {verdict.against} {other.mean:.4f} ({row.measure}, "
+            f"{verdict.queries:,} queries): {verdict.difference:+.4f}, better for {verdict.better:,}, "
+            f"worse for {verdict.worse:,}, p = {verdict.p_value:.2g}, after Holm's correction {verdict.p_holm:.2g}: "
+            f"{'' if verdict.significant else 'not '}significant at {THRESHOLD:g}; "
             f"effect size {verdict.effect_size:+.2f}"
         )
 

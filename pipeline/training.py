@@ -116,6 +116,8 @@ def _settle(config: dict[str, Any], model: Ranker, name: str) -> Any:
     for key in ("logger", "callbacks", "default_root_dir"):
         trainer.pop(key, None)
     processes = process_count(trainer)
+    if isinstance(model, NeuralRanker):
+        model.divide_batch(processes)  # refused before anything is prepared
     return model.default_strategy(processes) if trainer["strategy"] == "auto" else trainer["strategy"]
 
 

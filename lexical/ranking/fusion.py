@@ -72,10 +72,15 @@ def coordinate_ascent(features: np.ndarray, task: RankedTask, seed: int = 0) -> 
     for alone in np.eye(count) if count > 2 else ():
         ascended = judged(_ascend(differences, alone, np.arange(count))[0])
         best = max(best, judged(alone), ascended, key=lambda candidate: candidate.mrr)
-    for restart in range(RESTARTS):
-        order = np.random.default_rng([seed, restart]).permutation(count)
+    for order in _orders(count, seed):
         best = max(best, judged(_ascend(differences, uniform, order)[0]), key=lambda candidate: candidate.mrr)
     return best
+
+
+def _orders(features: int, seed: int) -> list[np.ndarray]:
+    """Return the distinct orders of `RESTARTS` shuffles: two features have only two."""
+    shuffled = [np.random.default_rng([seed, restart]).permutation(features) for restart in range(RESTARTS)]
+    return [np.array(order) for order in dict.fromkeys(tuple(order) for order in shuffled)]
 
 
 def learn_weights(features: np.ndarray, names: Sequence[str], task: RankedTask, learned_on: str) -> dict[str, Any]:

@@ -112,12 +112,14 @@ class BertRanker(NeuralRanker):
         fused: the row of the results table is this ranker fused with the first stage.
         rerank_depth: candidates of a query that are re-ranked.
         batch_size: pairs per optimiser step, over all processes.
-        pairs_at_once: pairs that a process computes at once; the rest is accumulated. All when not given.
+        pairs_at_once: the most pairs that a process computes at once; the rest of its share is accumulated. Its whole
+            share when not given.
         learning_rate: base rate of the encoder.
         head_learning_rate: base rate of the head.
         weight_decay: of AdamW.
         warmup: share of the optimiser steps in which the rates grow linearly from zero.
-        cooldown: share of them, the last ones, in which the rates fall linearly to zero.
+        cooldown: share of them, the last ones, in which the rates fall linearly to zero. With 0 they stay constant after
+            the warm-up; with 1 - warmup they fall from its end on.
         negatives_from: the non-relevant documents of a query are drawn from this many of its best candidates.
         retrieved_only: train only on relevant documents that are among these candidates, as all are that it will rank.
         margin: of the loss.
@@ -269,7 +271,8 @@ class BertRanker(NeuralRanker):
 
     def needs(self) -> DataNeeds:
         queries, best = self.hparams["train_queries"], self.hparams["negatives_from"]
-        pairs = PairOptions(self.seed, *self.divide_batch(), self.collate, queries, best, self.retrieved_only)
+        shares = self.divide_batch(self.trainer.world_size)
+        pairs = PairOptions(self.seed, *shares, self.collate, queries, best, self.retrieved_only)
         validation = SMALL_VALIDATION if self.sampled else ValidationSample()
         fields, depth = (self.field,), self.rerank_depth
         return DataNeeds(fields, "pairs", depth, sampled=self.sampled, pairs=pairs, validation=validation)

@@ -140,7 +140,7 @@ class NeuralModel1(NeuralRanker):
     # --- training
 
     def needs(self) -> DataNeeds:
-        pairs = PairOptions(self.seed, *self.divide_batch(), distinct_pairs)
+        pairs = PairOptions(self.seed, *self.divide_batch(self.trainer.world_size), distinct_pairs)
         return DataNeeds((self.field,), "pairs", self.rerank_depth, pairs=pairs, validation=ValidationSample())
 
     def pair_scores(self, batch: Any) -> list[Tensor]:

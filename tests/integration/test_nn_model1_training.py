@@ -184,8 +184,8 @@ def test_two_processes_train_as_one(place: Place) -> None:
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(place: Place) -> None:
-    with pytest.raises(UserError, match=r"--model\.batch_size 32 cannot be shared"):
-        train(place.command("refused", "--model", "nn_model1", *SMALL_NETWORK, "--model.pairs_at_once", "5"))
+    with pytest.raises(UserError, match=r"--model\.batch_size 32 cannot be shared by 3 processes"):
+        train(place.command("refused", "--model", "nn_model1", *SMALL_NETWORK, "--trainer.devices", "3"))
 
 
 def test_an_exported_row_without_a_network_says_what_to_train(place: Place) -> None:

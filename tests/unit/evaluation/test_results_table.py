@@ -82,7 +82,7 @@ MARKED = [
     ),
 ]  # fmt: skip
 NOTES = [
-    "★ significant difference (paired two-sided t-test), tested: nn_model1 against bm25_lemm",
+    "★ significant difference (paired two-sided t-test, Holm's correction), tested: nn_model1 against bm25_lemm",
     "± standard deviation over the seeds; figures and tests use each query's mean over the seeds",
 ]
 

@@ -39,7 +39,7 @@ def test_a_verdict_by_hand() -> None:
     assert verdict.relative == pytest.approx(sum(DIFFERENCES) / 2.45)
     assert verdict.effect_size == pytest.approx(0.186667 / 0.134060, rel=1e-3)
     assert (verdict.against, verdict.mark, verdict.queries) == ("a", "★", 5)
-    assert (verdict.better, verdict.worse, verdict.significant) == (4, 0, True)
+    assert (verdict.better, verdict.worse) == (4, 0)
 
 
 def test_the_p_value_is_that_of_the_formula() -> None:
@@ -90,6 +90,15 @@ def test_all_hypotheses_of_a_query_set_are_corrected_together() -> None:
     assert verdicts({"b": ROW}, hypotheses, 0.05) == {}
 
 
+def test_a_mark_is_that_of_the_corrected_p_value() -> None:
+    """p = 0.0358 alone; two hypotheses double it beyond 0.05."""
+    (verdict,) = verdicts({"a": BASE, "b": ROW}, [TEST], 0.05)["b"]
+    assert verdict.p_holm == verdict.p_value < 0.05 and verdict.significant
+    both = verdicts({"a": BASE, "b": ROW, "c": ROW}, [TEST, Hypothesis("c", "a", "#")], 0.05)
+    assert all(verdict.p_value < 0.05 < verdict.p_holm for row in both.values() for verdict in row)
+    assert not any(verdict.significant for row in both.values() for verdict in row)
+
+
 def test_the_papers_hypotheses_name_known_rows() -> None:
     threshold, hypotheses = read_hypotheses(HYPOTHESES)
     pairs = {(hypothesis.row, hypothesis.against): hypothesis.mark for hypothesis in hypotheses}
@@ -119,6 +128,6 @@ def test_the_command_compares_rows_and_names_what_is_missing(
     main([str(tmp_path), "first", "second", "first.alone"])
     line, alone = capsys.readouterr().out.splitlines()
     assert line.startswith("first 0.8750, second 0.3625 (MRR, 4 queries): +0.5125, better for 3, worse for 0, p = ")
-    assert alone.endswith("p = 1, not significant at 0.05; effect size +0.00")
+    assert alone.endswith("p = 1, after Holm's correction 1: not significant at 0.05; effect size +0.00")
     with pytest.raises(UserError, match=r"there is no .*third"):
         main([str(tmp_path), "first", "third"])

@@ -22,11 +22,20 @@ def test_the_rate_grows_over_a_tenth_of_the_steps_and_falls_after_an_epoch(step:
     assert rate_factor(step, total=100, per_epoch=50, warmup=0.1, epoch_decay=0.9) == pytest.approx(factor)
 
 
-def test_a_warm_up_longer_than_an_epoch_is_multiplied_by_the_decay() -> None:
+def test_the_decay_begins_with_the_epoch_after_the_warm_up() -> None:
+    """Ten steps of warm-up end within the third epoch, of steps 8 to 11."""
     factors = [rate_factor(step, total=20, per_epoch=4, warmup=0.5, epoch_decay=0.5) for step in range(20)]
-    expected = [step / 10 * 0.5 ** (step // 4) for step in range(10)] + [0.25] * 2 + [0.125] * 4 + [0.0625] * 4
-    assert factors == pytest.approx(expected)
-    assert factors[3:5] == pytest.approx([0.3, 0.2])
+    assert factors == pytest.approx([step / 10 for step in range(10)] + [1.0] * 2 + [0.5] * 4 + [0.25] * 4)
+
+
+@pytest.mark.parametrize(("devices", "accumulated"), [(1, 1), (1, 4), (2, 2), (8, 1)])
+def test_the_paper_s_training_reaches_its_base_rate(devices: int, accumulated: int) -> None:
+    """32 epochs, a tenth of them warm-up: the base value at the end of the warm-up, 0.9 ** 28 of it in the last epoch."""
+    per_epoch = -(-(788_700 // (devices * (32 // (devices * accumulated)))) // accumulated)
+    total, settings = 32 * per_epoch, {"per_epoch": per_epoch, "warmup": 0.1, "epoch_decay": 0.9}
+    assert rate_factor(0, total, **settings) == 0  # type: ignore[arg-type]
+    assert rate_factor(-(-total // 10), total, **settings) == 1  # type: ignore[arg-type]
+    assert rate_factor(total - 1, total, **settings) == pytest.approx(0.9**28)  # type: ignore[arg-type]
 
 
 def test_without_warm_up_the_first_step_has_the_full_rate() -> None:
@@ -39,7 +48,7 @@ def test_a_warm_up_of_less_than_a_step_ends_with_the_first() -> None:
 
 def test_a_warm_up_over_everything_ends_with_the_last_step() -> None:
     assert rate_factor(9, total=10, per_epoch=10, warmup=1.0, epoch_decay=0.9) == pytest.approx(0.9)
-    assert rate_factor(10, total=10, per_epoch=10, warmup=1.0, epoch_decay=0.9) == pytest.approx(0.9)
+    assert rate_factor(10, total=10, per_epoch=10, warmup=1.0, epoch_decay=0.9) == 1
 
 
 def test_a_cooldown_ends_at_zero_after_the_last_step() -> None:
@@ -76,25 +85,28 @@ def model_with(processes: int, **settings: Any) -> NeuralModel1:
 
 @pytest.mark.parametrize(
     ("batch_size", "pairs_at_once", "processes", "at_once", "parts"),
-    [(32, None, 1, 32, 1), (32, None, 2, 16, 1), (32, 8, 1, 8, 4), (32, 8, 2, 8, 2), (32, 8, 4, 8, 1), (1, 1, 1, 1, 1)],
+    [
+        (32, None, 1, 32, 1), (32, None, 2, 16, 1), (32, 8, 1, 8, 4), (32, 8, 2, 8, 2), (32, 8, 4, 8, 1),
+        (1, 1, 1, 1, 1), (16, 8, 4, 4, 1), (16, 8, 8, 2, 1), (32, 5, 1, 4, 8), (32, 64, 1, 32, 1), (24, 5, 2, 4, 3),
+    ],
 )  # fmt: skip
 def test_the_pairs_of_a_step_are_divided(
     batch_size: int, pairs_at_once: int | None, processes: int, at_once: int, parts: int
 ) -> None:
     model = model_with(processes, batch_size=batch_size, pairs_at_once=pairs_at_once)
-    assert model.divide_batch() == (at_once, parts)
+    assert model.divide_batch(processes) == (at_once, parts)
     assert at_once * parts * processes == batch_size
     options = model.needs().pairs
     assert options is not None and (options.pairs_at_once, options.parts) == (at_once, parts)
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "pairs_at_once", "processes"), [(32, None, 3), (32, 5, 1), (32, 64, 1), (32, 32, 2), (2, None, 4)]
+    ("batch_size", "processes"), [(32, 3), (2, 4)]
 )
-def test_pairs_that_cannot_be_divided_are_refused(batch_size: int, pairs_at_once: int | None, processes: int) -> None:
-    model = model_with(processes, batch_size=batch_size, pairs_at_once=pairs_at_once)
+def test_pairs_that_cannot_be_divided_are_refused(batch_size: int, processes: int) -> None:
+    model = NeuralModel1(batch_size=batch_size)
     with pytest.raises(UserError, match=rf"^--model\.batch_size {batch_size} cannot be shared by {processes} process"):
-        model.divide_batch()
+        model.divide_batch(processes)
 
 
 @pytest.mark.parametrize(

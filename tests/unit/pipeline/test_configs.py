@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import yaml
 
+from lightning_modules import NeuralRanker
+from lightning_modules.registry import ROWS
 from pipeline.configs import resolve
 
 
@@ -16,3 +19,19 @@ def test_a_data_file_that_extends_another_keeps_its_profile(tmp_path: Path) -> N
     assert resolved.profile == resolve(["--data", "pydocs_passage"]).profile == "small_passages"
     assert resolved.data.settings["depth"] == 50 and resolved.model is not None
     assert resolved.model.settings["margin"] == 8.0  # of the profile
+
+
+@pytest.mark.parametrize("data", ["msmarco_passage", "msmarco_doc", "pydocs_passage", "pydocs_doc"])
+@pytest.mark.parametrize("processes", [1, 2, 4, 8])
+def test_every_row_shares_its_batch_among_the_processes(data: str, processes: int) -> None:
+    """1, 2, 4 and 8 GPUs: what a process computes at once never exceeds its share, and the shares add up."""
+    for row in ROWS:
+        if row.family != "bert" and not row.name.startswith("nn_"):
+            continue
+        resolved = resolve(["--model", row.name, "--data", data])
+        assert resolved.model is not None
+        ranker = resolved.model.target(**resolved.model.settings)
+        if isinstance(ranker, NeuralRanker):
+            at_once, parts = ranker.divide_batch(processes)
+            assert at_once * parts * processes == ranker.batch_size
+            assert at_once <= (ranker.pairs_at_once or ranker.batch_size)

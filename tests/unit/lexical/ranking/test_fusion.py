@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexical.index.ragged import ragged
-from lexical.ranking.fusion import _differences, _line_search, coordinate_ascent, fuse
+from lexical.ranking.fusion import RESTARTS, _differences, _line_search, _orders, coordinate_ascent, fuse
 from lexical.ranking.order import RankedTask, mean_reciprocal_rank
 
 
@@ -114,6 +114,12 @@ def test_two_features_reach_the_best_of_a_fine_grid(seed: int) -> None:
     assert learned.mrr >= best_of_circle(task, features) - 0.01
     assert learned.mrr > max(mean_reciprocal_rank(task, feature) for feature in features)
     assert (learned.weights > 0).all()
+
+
+def test_no_restart_repeats_another() -> None:
+    assert sorted(map(tuple, _orders(2, seed=0))) == [(0, 1), (1, 0)]
+    many = [tuple(order) for order in _orders(6, seed=0)]
+    assert len(many) == len(set(many)) == RESTARTS
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import base64
 import hashlib
-import html
 import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import markupsafe
 import pytest
 
 from evaluation.results_table import build_table
@@ -128,7 +128,7 @@ def test_the_table_is_that_of_the_other_formats(report: SmallReport, page: str) 
     assert re.findall("<tr (class=[a-z]+)><td[^>]*>([^<]*)", text) == [
         ("class=group", "bm25_lemm"), ("class=group", "nn_model1")
     ]  # fmt: skip
-    assert all(f"<p>{html.escape(note)}</p>" in page for note in report.table.notes)
+    assert all(f"<p>{markupsafe.escape(note)}</p>" in page for note in report.table.notes)
     assert re.findall("<td>(.*?)</td>", page[page.index("<details>") :])[:3] == ["nn_model1", "bm25_lemm", "test MRR"]
 
 
