@@ -154,8 +154,8 @@ class Preparation:
 
     @cached_property
     def query_sets(self) -> dict[str, QuerySet]:
-        names = json.loads((self.texts / "query_sets.json").read_text())
-        return {name: QuerySet(self.texts / "query_sets", name) for name in names}
+        sets = json.loads((self.texts / "query_sets.json").read_text())
+        return {name: QuerySet(self.texts / "query_sets", name, **settings) for name, settings in sets.items()}
 
     @cache  # noqa: B019 - lives as long as the program, as all caches here: each step is checked once
     def query_set(self, name: str) -> QuerySet:
@@ -163,7 +163,7 @@ class Preparation:
         if name not in SAMPLES:
             return self.query_sets[name]
         sample = SAMPLES[name]
-        return QuerySet(self.texts / "query_sets", sample.of, sample.queries)
+        return QuerySet(self.texts / "query_sets", sample.of, sample.queries, self.query_sets[sample.of].relevant_from)
 
     @property
     def ranked_sets(self) -> tuple[str, ...]:

@@ -118,10 +118,10 @@ class RetrievalData(L.LightningDataModule):
         return Batches(ConcatDataset(blocks))
 
     def val_dataloader(self) -> Any:
-        """Return a loader of development queries: a sample, divided among the processes, or all of them."""
+        """Return a loader of development queries: those of this process, or all of them."""
         needs = self.needs
         if needs.validation is not None:
-            return Batches([self.validation_batch(needs, self._process)])
+            return Batches(self.validation_batches(needs, self._process))
         # computed when validation starts: EM chooses the field that it scores when its training ends
         return Batches(lambda: self.evaluation_batches(DEVELOPMENT, self.needs))
 
@@ -164,8 +164,8 @@ class RetrievalData(L.LightningDataModule):
         name = SAMPLE_OF.get(query_set, query_set) if needs.sampled else query_set
         task, queries = self.ranked_task(name, needs.depth), self.query_set(name)
         evaluation_set = EvaluationSet(
-            name, queries.ids, queries.qrels(), queries.graded, task, self.prepared.collection.ids,
-            min(needs.depth, self.prepared.depth(name)),
+            name, queries.ids, queries.qrels(), queries.graded, queries.relevant_from, task,
+            self.prepared.collection.ids, min(needs.depth, self.prepared.depth(name)),
         )  # fmt: skip
         rankings: list[Any] = self._ranking_batches(name, needs.fields[0], needs.depth)
         if needs.joint:
@@ -213,18 +213,24 @@ class RetrievalData(L.LightningDataModule):
 
         return EpochLoader(lambda epoch, number: options.collate(pairs.batch(epoch, number)), len(pairs), position)
 
-    def validation_batch(self, needs: DataNeeds, process: tuple[int, int] = (0, 1)) -> ValidationBatch:
-        """Return the sampled development queries of this process: every query belongs to exactly one process."""
+    def validation_batches(self, needs: DataNeeds, process: tuple[int, int] = (0, 1)) -> list[ValidationBatch]:
+        """Return the development queries of this process; every query belongs to exactly one process."""
         assert needs.validation is not None
         field, sample = needs.fields[0], needs.validation
         task = self.ranked_task(DEVELOPMENT, sample.depth)
         drawn = np.random.default_rng(SPLIT_SEED).permutation(task.candidates.rows)[: sample.queries]
-        numbers = np.sort(drawn)[process[0] :: process[1]]
-        tokens = self.prepared.query_tokens(DEVELOPMENT, field)
-        relevant = task.relevant[np.isin(task.candidates.row_numbers(), numbers)]
-        task = RankedTask(task.candidates.take(numbers), task.id_order, relevant)
+        own = np.sort(drawn)[process[0] :: process[1]]
+        tokens, rows = self.prepared.query_tokens(DEVELOPMENT, field), task.candidates.row_numbers()
+        first_stage = self.first_stage_scores(DEVELOPMENT, sample.depth)
         forward, sequences = self.prepared.field(field).forward, self.sequences(field)
-        return ValidationBatch(RankingBatch(forward, tokens.take(numbers), task.candidates, sequences), task)
+        batches = []
+        for start in range(0, len(own), QUERIES_PER_RANKING_BATCH):
+            queries = own[start : start + QUERIES_PER_RANKING_BATCH]
+            pairs, candidates = np.isin(rows, queries), task.candidates.take(queries)
+            ranking = RankingBatch(forward, tokens.take(queries), candidates, sequences)
+            part = RankedTask(candidates, task.id_order, task.relevant[pairs])
+            batches.append(ValidationBatch(ranking, part, first_stage[pairs]))
+        return batches
 
     def _development_batch(self, field: str, task: RankedTask) -> DevelopmentBatch:
         prepared, first_field = self.prepared, self.prepared.settings.first_stage_field

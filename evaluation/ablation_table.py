@@ -139,7 +139,8 @@ def markdown(lines: Sequence[MeasuredLine], title: str, threshold: float) -> str
         family = list(group)
         width = len(HEADER) if any(line.export for line in family) else len(HEADER) - len(Export._fields)
         parts.append(pipe_table(HEADER[:width], [line.cells()[:width] for line in family]))
-    note = f"{MARK} significantly different from the base: paired two-sided t-test, p below {threshold:g} after Holm's correction"
+    test = f"paired two-sided t-test, p below {threshold:g} after Holm's correction"
+    note = f"{MARK} significantly different from the base: {test}"
     return "\n\n".join([*parts, note]) + "\n"
 
 

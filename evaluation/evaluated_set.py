@@ -54,7 +54,9 @@ class EvaluatedSet:
         return [
             Measurement(name, alone, measure_name, list(values), np.array([list(values.values())]))
             for alone in self.variants
-            for measure_name, values in measure(self.run(alone), self.query_set.qrels, names).items()
+            for measure_name, values in measure(
+                self.run(alone), self.query_set.qrels, names, self.query_set.relevant_from
+            ).items()
         ]
 
     @property

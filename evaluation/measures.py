@@ -24,9 +24,16 @@ def is_recall(measure: str) -> bool:
     return measure.startswith(RECALL)
 
 
-def measure(run: Run, qrels: Sequence[tuple[str, str, int]], names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return measure -> query -> value for the measures `names` (MRR, nDCG@10, recall@K), for every judged query."""
-    measures = {ir_measures.parse_measure(name.replace(RECALL, "R@").replace(MRR, "RR")): name for name in names}
+def measure(
+    run: Run, qrels: Sequence[tuple[str, str, int]], names: Sequence[str], relevant_from: int = 1
+) -> dict[str, dict[str, float]]:
+    """Return measure -> query -> value for the measures `names` (MRR, nDCG@10, recall@K), for every judged query.
+
+    `relevant_from`: the lowest grade of a relevant document, for MRR and recall; nDCG uses all grades.
+    """
+    relevant = f"(rel={relevant_from})"
+    replaced = {name: name.replace(RECALL, f"R{relevant}@").replace(MRR, f"RR{relevant}") for name in names}
+    measures = {ir_measures.parse_measure(text): name for name, text in replaced.items()}
     judgements = [ir_measures.Qrel(query, document, grade) for query, document, grade in qrels]
     ranked = {
         query: {document: -float(rank) for rank, document in enumerate(documents)}

@@ -167,7 +167,9 @@ def _notes(results: Sequence[Result], outcomes: Sequence[Outcome], paper: PaperF
     for mark in dict.fromkeys(outcome.verdict.mark for outcome in outcomes if outcome.verdict.significant):
         tested = [outcome for outcome in outcomes if outcome.verdict.mark == mark]
         pairs = dict.fromkeys(f"{outcome.result.model} against {outcome.verdict.against}" for outcome in tested)
-        notes.append(f"{mark} significant difference (paired two-sided t-test, Holm's correction), tested: {'; '.join(pairs)}")
+        notes.append(
+            f"{mark} significant difference (paired two-sided t-test, Holm's correction), tested: {'; '.join(pairs)}"
+        )
     if any(result.seeds > 1 for result in results):
         notes.append("± standard deviation over the seeds; figures and tests use each query's mean over the seeds")
     return notes + (paper.notes if paper else [])

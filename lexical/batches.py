@@ -35,7 +35,7 @@ class PairOptions(NamedTuple):
 class ValidationSample(NamedTuple):
     """The development queries that are scored after each epoch."""
 
-    queries: int = 500
+    queries: int | None = 500  # a fixed sample; None: all
     depth: int = 100  # candidates of each query
 
 
@@ -58,7 +58,7 @@ class DataNeeds(NamedTuple):
     sampled: bool = False  # too slow for whole query sets: evaluate on fixed samples of them
     bitext: BitextOptions = DEFAULT_OPTIONS
     pairs: PairOptions | None = None
-    validation: ValidationSample | None = None  # None: all development queries
+    validation: ValidationSample | None = None  # of a training by gradients; None: `EvaluationBatch`es of all
 
 
 class RankerData(Protocol):
@@ -117,6 +117,7 @@ class EvaluationSet(NamedTuple):
     query_ids: Sequence[str]
     qrels: Sequence[tuple[str, str, int]]  # (query id, document id, grade)
     graded: bool  # grades above 1: measured by nDCG@10 instead of MRR
+    relevant_from: int  # the lowest grade of a relevant document, for recall and MRR
     task: RankedTask
     document_ids: Callable[[np.ndarray], Any]  # document rows -> Arrow array of ids
     depth: int  # candidates of a query, at most
@@ -163,6 +164,7 @@ class ValidationBatch(NamedTuple):
 
     ranking: RankingBatch
     task: RankedTask
+    first_stage: np.ndarray  # (pairs,) normalised BM25 of the first stage
 
 
 class SentenceBatch(NamedTuple):

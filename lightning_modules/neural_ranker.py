@@ -23,12 +23,12 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
-from torchmetrics import MeanMetric
+from torchmetrics import Metric
 
 from callbacks.checkpoints import BestCheckpoint, Patience, last_checkpoints
 from lexical.batches import EvaluationBatch, RankingBatch, ValidationBatch
 from lexical.errors import UserError, require
-from lexical.ranking.order import reciprocal_ranks
+from lexical.ranking.fusion import TRIAL_WEIGHTS, trial_reciprocal_ranks
 from lightning_modules.ranker import Ranker, require_settings
 
 
@@ -86,7 +86,7 @@ class NeuralRanker(Ranker):
         self.checkpoint_steps = checkpoint_steps
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "1"))  # of L.seed_everything
         self.vocabulary: list[str] | None = None  # tokens that the network is built for
-        self.validation_mrr = MeanMetric()
+        self.validation_mrr = BestMean(len(TRIAL_WEIGHTS) if fused else 1)
         self._threads = torch.get_num_threads()
 
     # --- what a ranker defines
@@ -252,13 +252,35 @@ class NeuralRanker(Ranker):
     # --- validation
 
     def validation_step(self, batch: ValidationBatch, batch_idx: int) -> None:  # type: ignore[override]  # noqa: ARG002
-        """Measure the queries of this process; torchmetrics gathers those of all processes."""
-        ranks = torch.from_numpy(reciprocal_ranks(batch.task, self.score(batch.ranking)))
-        self.validation_mrr.update(ranks.to(self.device, torch.float32))
+        """Measure the queries of this process; torchmetrics sums over all processes."""
+        first_stage = batch.first_stage if self.fused else None
+        ranks = trial_reciprocal_ranks(batch.task, first_stage, self.score(batch.ranking))
+        self.validation_mrr.update(torch.from_numpy(ranks))
         self.log("val/mrr", self.validation_mrr, prog_bar=True)
 
     def on_validation_end(self) -> None:
         torch.set_num_threads(self._threads)  # numba's kernels may have changed OpenMP's; it would change the rounding
+
+
+class BestMean(Metric):
+    """The largest column mean of the rows of all processes: the MRR at the best of a few fusion weights."""
+
+    full_state_update = False
+    sums: Tensor
+    rows: Tensor
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.add_state("sums", torch.zeros(columns), dist_reduce_fx="sum")
+        self.add_state("rows", torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, values: Tensor) -> None:
+        """Add (rows, columns) values."""
+        self.sums += values.sum(dim=0).to(self.sums)
+        self.rows += len(values)
+
+    def compute(self) -> Tensor:
+        return (self.sums / self.rows.clamp(min=1)).max()
 
 
 def to_tensors(batch: Any, device: torch.device) -> Any:

@@ -3,7 +3,7 @@
     data, model = PyDocs(), BM25()
     trainer = L.Trainer()
     trainer.fit(model, data)         # trains; then learns the fusion with BM25 and measures `development`
-    trainer.validate(model, data)    # val/mrr: MRR of the ranker alone on development queries
+    trainer.validate(model, data)    # val/mrr, on development queries
     trainer.test(model, data)        # test/mrr, test/recall@100, ...: the row of the results table
     trainer.predict(model, data)     # scores of the candidates of the test queries
 
@@ -24,7 +24,7 @@ from evaluation.evaluated_set import EvaluatedSet
 from lexical.batches import DataNeeds, EvaluationBatch, EvaluationSet, RankerData, RankingBatch
 from lexical.errors import UserError, require
 from lexical.evidence import Evidence
-from lexical.ranking.fusion import fuse, learn_weights
+from lexical.ranking.fusion import fuse, learn_weights, trial_reciprocal_ranks
 from lexical.ranking.order import mean_reciprocal_rank
 
 TRAIN_FUSION, DEVELOPMENT = "train_fusion", "development"
@@ -200,10 +200,13 @@ class Ranker(L.LightningModule):
         return batches[0].query_set, np.stack([first_stage, alone])
 
     def validation_step(self, batch: EvaluationBatch, batch_idx: int) -> None:  # noqa: ARG002
+        """Log val/mrr: of the row; a fusion's at the best of a few weights, as epochs and settings are chosen."""
         if self.is_trained:
             self._scored.append((batch.first_stage, self.score_together(batch.ranking), 0.0))
             if batch.last:
-                self.log("val/mrr", mean_reciprocal_rank(batch.query_set.task, self._take_scores()[1]), batch_size=1)
+                first_stage, alone, _ = self._take_scores()
+                ranks = trial_reciprocal_ranks(batch.query_set.task, first_stage if self.fused else None, alone)
+                self.log("val/mrr", float(ranks.mean(axis=0).max()), batch_size=1)
 
     def on_test_start(self) -> None:
         self.evaluated, self._scored = {}, []

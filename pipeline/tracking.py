@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,13 @@ def finishing(run: Any) -> Iterator[None]:
             run.finish()
     except Exception as error:
         say(f"W&B: {_one_line(error)}; local files are complete")
+
+
+def finish_failed_run(run: Any) -> None:
+    """Finish the run of a training that was interrupted or failed."""
+    if run is not None:
+        with suppress(Exception):  # the failure itself is what is reported
+            run.finish(exit_code=1)
 
 
 def _one_line(error: Exception) -> str:

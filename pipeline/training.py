@@ -37,7 +37,7 @@ from pipeline.command_line import RankerCLI
 from pipeline.dependencies import changed_dependency, check_dependencies, write_dependencies
 from pipeline.processes import is_rank_zero, leave_process_group, process_count
 from pipeline.run_folder import RunFolder, settings_that_matter
-from pipeline.tracking import start_run, track_training
+from pipeline.tracking import finish_failed_run, start_run, track_training
 
 LOGGED_METRICS = {"val/mrr": "max", "train/loss": "min", "train/pairs_per_second": "mean"}  # what W&B's summary keeps
 
@@ -64,7 +64,11 @@ def train_ranker(cli: RankerCLI) -> dict[str, float]:
     surroundings = {"callbacks": _callbacks(model, folder, run), "logger": loggers, "default_root_dir": folder.path}
     trainer = cli.instantiate_trainer(**config["trainer"] | surroundings | {"strategy": strategy})
     torch.set_num_threads(threads)  # numba's kernels may have changed OpenMP's; it would change the rounding
-    _fit(trainer, model, data, checkpoint)
+    try:
+        _fit(trainer, model, data, checkpoint)
+    except BaseException:  # Ctrl-C, too: the next ranker of this process must not log into this run
+        finish_failed_run(run)
+        raise
     leave_process_group()
     if not is_rank_zero():
         return {}

@@ -77,10 +77,11 @@ class QuerySet:
         folder: of the files.
         name: of the whole set.
         queries: size of a random sample, in the order of the file; None: all queries.
+        relevant_from: the lowest grade of a relevant document, where only relevance counts (recall, MRR).
     """
 
-    def __init__(self, folder: Path, name: str, queries: int | None = None) -> None:
-        self.folder, self.name = folder, name
+    def __init__(self, folder: Path, name: str, queries: int | None = None, relevant_from: int = 1) -> None:
+        self.folder, self.name, self.relevant_from = folder, name, relevant_from
         parts = (map_array(folder / f"{name}.judged_{part}.npy") for part in ("offsets", "rows", "grades"))
         self._offsets, self._rows, self._grades = parts
         count, rng = len(self._offsets) - 1, np.random.default_rng(SPLIT_SEED)
@@ -114,12 +115,12 @@ class QuerySet:
 
     @property
     def grades(self) -> np.ndarray:
-        """(judgements,) int32, beside ``judged.values``; above 0 is relevant."""
+        """(judgements,) int32, beside ``judged.values``."""
         return self.select(Ragged(self._offsets, self._grades)).values
 
     @cached_property
     def relevant(self) -> Ragged:
-        return self.judged.select(self.grades > 0)
+        return self.judged.select(self.grades >= self.relevant_from)
 
     @property
     def graded(self) -> bool:
@@ -195,12 +196,12 @@ def split(sets: dict[str, list[JudgedQuery]], sizes: SplitSizes, notes: list[str
 
 
 def without_shared_texts(sets: dict[str, list[JudgedQuery]], notes: list[str]) -> dict[str, list[JudgedQuery]]:
-    """Leave out queries so that no text is in two sets: test keeps all its queries, then come further sets,
+    """Leave out queries so that no text is in two sets: further sets (TREC) keep all their queries, then come test,
     development, train_fusion, train_modeling."""
     further = [name for name in sets if name not in SPLIT_SETS]
     owner: dict[str, str] = {}
     kept: dict[str, list[JudgedQuery]] = {}
-    for name in [TEST, *further, DEVELOPMENT, TRAIN_FUSION, TRAIN_MODELING]:
+    for name in [*further, TEST, DEVELOPMENT, TRAIN_FUSION, TRAIN_MODELING]:
         kept[name] = [query for query in sets[name] if owner.setdefault(same_text(query.text), name) == name]
         if count := len(sets[name]) - len(kept[name]):
             notes.append(f"{name}: {count:,} queries have the text of a query of another set, left out")

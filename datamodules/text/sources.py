@@ -12,7 +12,7 @@ import json
 import re
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -54,13 +54,16 @@ class TextSource(Protocol):
     def write(self, folder: Path) -> None: ...
 
 
-def write_query_sets(sets: dict[str, list[JudgedQuery]], notes: list[str], folder: Path) -> None:
-    """Write the final query sets and all notes."""
+def write_query_sets(
+    sets: dict[str, list[JudgedQuery]], notes: list[str], folder: Path, relevant_from: Mapping[str, int] = {}
+) -> None:
+    """Write the final query sets and all notes; `relevant_from`: the lowest relevant grade of a set, if it is not 1."""
     for name, queries in sets.items():
         write_query_set(queries, name, folder / "query_sets")
     sizes = ", ".join(f"{name} {len(sets[name]):,}" for name in sets)
     notes.append(f"no query text is in two query sets (checked): {sizes}")
-    (folder / "query_sets.json").write_text(json.dumps(list(sets)) + "\n")
+    settings = {name: {"relevant_from": relevant_from.get(name, 1)} for name in sets}
+    (folder / "query_sets.json").write_text(json.dumps(settings) + "\n")
     (folder / "notes.json").write_text(json.dumps(notes, indent=1) + "\n")
 
 
@@ -79,7 +82,11 @@ class SplitTexts(NamedTuple):
         collection = write_collection(documents, report, folder / "collection")
         notes = [*filter(None, [report.summary()])]
         judged = {name: join_judgements(raw, collection, notes) for name, raw in self.raw.query_sets().items()}
-        write_query_sets(split(judged, self.sizes, notes), notes, folder)
+        sets = split(judged, self.sizes, notes)
+        for name, expected in self.raw.judged_queries.items():
+            if name in sets and len(sets[name]) != expected:
+                notes.append(f"{name}: {len(sets[name]):,} judged queries; the official set has {expected:,}")
+        write_query_sets(sets, notes, folder, self.raw.relevant_from)
 
 
 class FileTexts(NamedTuple):
@@ -88,11 +95,13 @@ class FileTexts(NamedTuple):
     label: str  # name of the collection in messages
     collection: Path
     sets: dict[str, tuple[Path, Path]]  # name -> (queries, qrels)
+    relevant_from: Mapping[str, int] = {}  # set -> lowest grade of a relevant document, if it is not 1
+    judged_queries: Mapping[str, int] = {}  # set -> how many there are, where that is known
 
     def identity(self) -> Any:
         files = [self.collection, *(path for pair in self.sets.values() for path in pair)]
         stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-        return {"sets": sorted(self.sets), "files": stats}
+        return {"sets": sorted(self.sets), "files": stats, "relevant_from": self.relevant_from}
 
     def documents(self, report: LineReport) -> Iterator[TextLine]:
         return read_documents(self.collection, report)
@@ -130,6 +139,10 @@ def folder_texts(folder: Path) -> FileTexts:
     return FileTexts("collection.tsv", _collection_file(folder, "collection.tsv"), sets)
 
 
+# TREC's Deep Learning tracks: a passage counts as relevant from grade 2 ("highly relevant") where a measure knows
+# relevant and not relevant only; a document from grade 1. nDCG uses all grades.
+TREC_RELEVANT_FROM = {"passage": {"trec2019": 2, "trec2020": 2}, "document": {}}
+TREC_JUDGED = {"passage": {"trec2019": 43, "trec2020": 54}, "document": {"trec2019": 43, "trec2020": 45}}
 # kind -> (collection, set -> alternatives of (queries, qrels))
 OFFICIAL_FILES: dict[str, tuple[str, dict[str, list[tuple[str, str]]]]] = {
     "passage": (
@@ -168,7 +181,8 @@ def official_texts(folder: Path, kind: str) -> FileTexts:
         elif queries or qrels:
             missing = first[1] if queries else first[0]
             raise UserError(f"{folder} has one file of {name} but lacks {missing} (plain or .gz)")
-    return FileTexts(f"MS MARCO {kind} collection", _collection_file(folder, collection), sets)
+    label, file = f"MS MARCO {kind} collection", _collection_file(folder, collection)
+    return FileTexts(label, file, sets, TREC_RELEVANT_FROM[kind], TREC_JUDGED[kind])
 
 
 IRDS_SUBSETS = {"train": "train", "dev": "dev", "trec2019": "trec-dl-2019/judged", "trec2020": "trec-dl-2020/judged"}
@@ -179,11 +193,14 @@ class IrDatasetsTexts:
 
     def __init__(self, base: str) -> None:
         self.base, self.label = base, f"{base} of ir_datasets"
+        kind = base.removeprefix("msmarco-")
+        self.relevant_from, self.judged_queries = TREC_RELEVANT_FROM[kind], TREC_JUDGED[kind]
 
     def identity(self) -> Any:
         import ir_datasets
 
-        return {"ir_datasets": self.base, "version": ir_datasets.__version__, "subsets": IRDS_SUBSETS}
+        version, relevant_from = ir_datasets.__version__, self.relevant_from
+        return {"ir_datasets": self.base, "version": version, "subsets": IRDS_SUBSETS, "relevant_from": relevant_from}
 
     def documents(self, report: LineReport) -> Iterator[TextLine]:
         for number, document in enumerate(self._rows(self.base, "docs_iter"), start=1):

@@ -24,13 +24,13 @@ from lexical.index.forward_index import ForwardIndex, token_counts
 from lexical.index.ragged import Ragged
 from lexical.model1.scorer import FLOOR, UNSEEN, add_log, collection_probability, distinct_tokens, translation_sums
 from lexical.model1.table import Translations, TranslationTable, others_rescaled
-from lexical.ranking.order import RankedTask, fused_reciprocal_ranks
+from lexical.ranking.fusion import trial_reciprocal_ranks
+from lexical.ranking.order import RankedTask
 from lexical.terminal import track
 
 THRESHOLDS = (3e-3, 1e-3, 1e-4)
 P_SELF = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8)
 SMOOTHING = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
-FUSION_WEIGHTS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7)  # of Model 1; the first stage has the rest
 
 
 class TableSettings(NamedTuple):
@@ -146,8 +146,7 @@ def _best_mrr(judged: JudgedQueries, scores: np.ndarray) -> float:
     """Return the MRR of the scores, or of their fusion with the first stage at the best of a few weights."""
     if not judged.task.candidates.rows:
         return 0.0
-    first, weights = (judged.first_stage, FUSION_WEIGHTS) if judged.first_stage is not None else (scores, (1.0,))
-    return float(fused_reciprocal_ranks(judged.task, first, scores, weights).mean(axis=0).max())
+    return float(trial_reciprocal_ranks(judged.task, judged.first_stage, scores).mean(axis=0).max())
 
 
 @njit(cache=True, nogil=True, parallel=True)

@@ -24,12 +24,13 @@ import numpy as np
 from numba import njit
 
 from lexical.index.ragged import Ragged, concatenated, offsets_of
-from lexical.ranking.order import RankedTask, mean_reciprocal_rank
+from lexical.ranking.order import RankedTask, fused_reciprocal_ranks, mean_reciprocal_rank
 
 RESTARTS = 10
 ITERATIONS = 50
 TOLERANCE = 0.001
 STEPS = 0.001 * 2.0 ** np.arange(20)  # the last one is 524: past that a single feature decides the ranking
+TRIAL_WEIGHTS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7)  # of a ranker; the first stage has the rest
 RANK_CONSTANT = 60.0  # of reciprocal rank fusion
 QUERIES_PER_BLOCK = 4096  # bounds the memory of reciprocal rank fusion
 
@@ -81,6 +82,17 @@ def _orders(features: int, seed: int) -> list[np.ndarray]:
     """Return the distinct orders of `RESTARTS` shuffles: two features have only two."""
     shuffled = [np.random.default_rng([seed, restart]).permutation(features) for restart in range(RESTARTS)]
     return [np.array(order) for order in dict.fromkeys(tuple(order) for order in shuffled)]
+
+
+def trial_reciprocal_ranks(task: RankedTask, first_stage: np.ndarray | None, scores: np.ndarray) -> np.ndarray:
+    """Return (queries, weights) reciprocal ranks of the fusions of a ranker with the first stage.
+
+    The best column mean is the MRR by which settings and epochs are chosen on development; the final weights are
+    learned later, on other queries. With `first_stage` None the ranker stands alone: one column.
+    """
+    if first_stage is None:
+        return fused_reciprocal_ranks(task, scores, scores, (1.0,))
+    return fused_reciprocal_ranks(task, first_stage, scores, TRIAL_WEIGHTS)
 
 
 def learn_weights(features: np.ndarray, names: Sequence[str], task: RankedTask, learned_on: str) -> dict[str, Any]:

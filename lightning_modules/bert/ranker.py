@@ -118,8 +118,8 @@ class BertRanker(NeuralRanker):
         head_learning_rate: base rate of the head.
         weight_decay: of AdamW.
         warmup: share of the optimiser steps in which the rates grow linearly from zero.
-        cooldown: share of them, the last ones, in which the rates fall linearly to zero. With 0 they stay constant after
-            the warm-up; with 1 - warmup they fall from its end on.
+        cooldown: share of them, the last ones, in which the rates fall linearly to zero: 0 keeps them constant after
+            the warm-up, 1 - warmup lets them fall from its end on.
         negatives_from: the non-relevant documents of a query are drawn from this many of its best candidates.
         retrieved_only: train only on relevant documents that are among these candidates, as all are that it will rank.
         margin: of the loss.

@@ -141,7 +141,8 @@ class NeuralModel1(NeuralRanker):
 
     def needs(self) -> DataNeeds:
         pairs = PairOptions(self.seed, *self.divide_batch(self.trainer.world_size), distinct_pairs)
-        return DataNeeds((self.field,), "pairs", self.rerank_depth, pairs=pairs, validation=ValidationSample())
+        validation = ValidationSample(queries=None, depth=self.rerank_depth)
+        return DataNeeds((self.field,), "pairs", self.rerank_depth, pairs=pairs, validation=validation)
 
     def pair_scores(self, batch: Any) -> list[Tensor]:
         """Return (pairs, 2) log P(Q|D) of the relevant and the other document."""

@@ -65,7 +65,7 @@ def test_a_sampled_ranker_is_validated_fused_and_measured_on_samples(trained: Tr
     assert set(ranker.evaluated) == {"test_cpu"} and ranker.evaluated["test_cpu"].query_set.depth == 20
     assert {"test_cpu/mrr", "test_cpu/mrr_alone"} <= set(trained.metrics)
     assert ranker.fusion is not None and ranker.fusion["learned_on"] == "train_fusion_cpu"
-    assert data.validation_batch(ranker.needs()).ranking.queries.rows == 50
+    assert [batch.ranking.queries.rows for batch in data.validation_batches(ranker.needs())] == [50]
 
 
 def test_padding_and_the_rates_of_both_groups_are_logged(trained: Trained) -> None:

@@ -134,13 +134,8 @@ def test_the_export_is_without_dropout(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "flag"),
-    [
-        (ExportSettings(threshold=-0.1), "threshold"),
-        (ExportSettings(threshold=1.0), "threshold"),
-        (ExportSettings(top_k=0), "top_k"),
-    ],
+    ("flag", "value"), [("export_threshold", -0.1), ("export_threshold", 1.0), ("export_top_k", 0)]
 )
-def test_settings_out_of_range_are_named(options: ExportSettings, flag: str) -> None:
+def test_settings_out_of_range_are_named(flag: str, value: float) -> None:
     with pytest.raises(UserError, match=rf"^--model\.{flag} "):
-        options.check()
+        NeuralModel1(**{flag: value})  # type: ignore[arg-type]

@@ -133,7 +133,7 @@ def test_validation_queries_are_divided_among_the_processes(data: Folder) -> Non
     needs = DataNeeds(("lemm",), train="pairs", validation=ValidationSample(queries=25, depth=7))
 
     def judged_lists(process: tuple[int, int]) -> list[tuple[list[int], list[int], list[bool]]]:
-        ranking, task = data.validation_batch(needs, process)
+        ((ranking, task, _),) = data.validation_batches(needs, process)
         lists = []
         for query, bounds in enumerate(pairwise(task.candidates.offsets)):
             arrays = ranking.queries.row(query), task.candidates.row(query), task.relevant[slice(*bounds)]
@@ -143,6 +143,21 @@ def test_validation_queries_are_divided_among_the_processes(data: Folder) -> Non
     shares = [judged_lists((rank, 3)) for rank in range(3)]
     assert [len(share) for share in shares] == [9, 8, 8]
     assert sorted(query for share in shares for query in share) == sorted(judged_lists((0, 1)))
+
+
+def test_all_development_queries_are_validated_batch_by_batch(data: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = DataNeeds(("word",), train="pairs", validation=ValidationSample(queries=None, depth=7))
+    whole = data.ranked_task("development", 7)
+    first_stage = data.first_stage_scores("development", 7)
+    monkeypatch.setattr("datamodules.retrieval_data.QUERIES_PER_RANKING_BATCH", 6)
+    for processes in (1, 2):
+        batches = [batch for rank in range(processes) for batch in data.validation_batches(needs, (rank, processes))]
+        assert max(batch.ranking.queries.rows for batch in batches) == 6
+        assert sum(batch.ranking.queries.rows for batch in batches) == whole.candidates.rows
+        for name, expected in (("first_stage", first_stage), ("relevant", whole.relevant)):
+            values = [getattr(batch if name == "first_stage" else batch.task, name) for batch in batches]
+            assert sorted(np.concatenate(values)) == sorted(expected)
+    assert np.array_equal(np.concatenate([batch.first_stage for batch in data.validation_batches(needs)]), first_stage)
 
 
 def test_a_sample_has_the_first_candidates_of_some_queries(small_folder: Path, cache: Path) -> None:

@@ -40,6 +40,16 @@ def values(run: Run, qrels: Qrels, name: str) -> dict[str, float]:
     return measured[name]
 
 
+def test_a_grade_below_the_relevant_one_counts_for_ndcg_only() -> None:
+    """TREC's passages: relevant from grade 2, so the first relevant one is the second of three."""
+    run, qrels = run_of("q: d1 d2 d3"), qrels_of("q 0 d1 1\nq 0 d2 2\nq 0 d3 3")
+    measured = measure(run, qrels, [MRR, NDCG, "recall@1", "recall@2"], relevant_from=2)
+    ideal = 3 + 2 / math.log2(3) + 1 / 2
+    assert measured[NDCG]["q"] == pytest.approx((1 + 2 / math.log2(3) + 3 / 2) / ideal)
+    assert (measured[MRR]["q"], measured["recall@1"]["q"], measured["recall@2"]["q"]) == (0.5, 0, 0.5)
+    assert measure(run, qrels, [MRR, "recall@1"]) == {MRR: {"q": 1}, "recall@1": {"q": pytest.approx(1 / 3)}}
+
+
 QRELS = qrels_of("""
     first   0 d1 1
     third   0 d1 1

@@ -30,7 +30,7 @@ def test_the_decay_begins_with_the_epoch_after_the_warm_up() -> None:
 
 @pytest.mark.parametrize(("devices", "accumulated"), [(1, 1), (1, 4), (2, 2), (8, 1)])
 def test_the_paper_s_training_reaches_its_base_rate(devices: int, accumulated: int) -> None:
-    """32 epochs, a tenth of them warm-up: the base value at the end of the warm-up, 0.9 ** 28 of it in the last epoch."""
+    """32 epochs, a tenth of them warm-up: the base value at its end, 0.9 ** 28 of it in the last epoch."""
     per_epoch = -(-(788_700 // (devices * (32 // (devices * accumulated)))) // accumulated)
     total, settings = 32 * per_epoch, {"per_epoch": per_epoch, "warmup": 0.1, "epoch_decay": 0.9}
     assert rate_factor(0, total, **settings) == 0  # type: ignore[arg-type]
@@ -100,9 +100,7 @@ def test_the_pairs_of_a_step_are_divided(
     assert options is not None and (options.pairs_at_once, options.parts) == (at_once, parts)
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "processes"), [(32, 3), (2, 4)]
-)
+@pytest.mark.parametrize(("batch_size", "processes"), [(32, 3), (2, 4)])
 def test_pairs_that_cannot_be_divided_are_refused(batch_size: int, processes: int) -> None:
     model = NeuralModel1(batch_size=batch_size)
     with pytest.raises(UserError, match=rf"^--model\.batch_size {batch_size} cannot be shared by {processes} process"):

@@ -21,6 +21,7 @@ from tests.fixtures.official_files import (
     DEV,
     DOCUMENTS,
     OFFICIAL,
+    TRAIN,
     document_id,
     pack,
     passage,
@@ -43,8 +44,8 @@ class Written(NamedTuple):
 def write_texts(texts: FileTexts, folder: Path, sizes: SplitSizes | None = None) -> Written:
     folder.mkdir(parents=True)
     SplitTexts(texts, sizes or SplitSizes()).write(folder)
-    names = json.loads((folder / "query_sets.json").read_text())
-    sets = {name: QuerySet(folder / "query_sets", name) for name in names}
+    written = json.loads((folder / "query_sets.json").read_text())
+    sets = {name: QuerySet(folder / "query_sets", name, **settings) for name, settings in written.items()}
     return Written(folder, Collection(folder / "collection"), sets, json.loads((folder / "notes.json").read_text()))
 
 
@@ -204,9 +205,37 @@ def test_the_official_files_under_their_own_names(tmp_path: Path, kind: str, pac
     assert trec.ids == ["1108939", "1112389"] and trec.texts[0] == "what slows down the flow of blood"
     assert trec.judged.row(1).tolist() == [4, 5, 6, 7] and trec.grades.tolist() == [0, 1, 2, 3] * 2
     assert [name for name, raw_set in found.sets.items() if raw_set.graded] == ["trec2019", "trec2020"]
+    from_grade_2 = kind == "passage"
+    assert trec.relevant.row(1).tolist() == ([6, 7] if from_grade_2 else [5, 6, 7])
+    assert found.sets["test"].relevant_from == 1
+    assert f"trec2020: 2 judged queries; the official set has {54 if from_grade_2 else 45}" in found.notes
     unjudged = f"msmarco-test2019-queries.tsv{'.gz' if packed else ''}"
     assert f"{unjudged}: 1 of 3 queries have no relevant document and are left out" in found.notes
     assert set(found.sets["development"].ids) | set(found.sets["test"].ids) <= set(DEV)
+
+
+@pytest.mark.parametrize(("kind", "judged"), [("passage", (43, 54)), ("document", (43, 45))])
+def test_all_judged_queries_of_trec_come_through(tmp_path: Path, kind: str, judged: tuple[int, int]) -> None:
+    """200 queries in a file, some of them judged; texts of development and training queries are among them."""
+    folder = write_official(tmp_path / "msmarco", kind)
+    shared = [*list(DEV.values())[:3], *list(TRAIN.values())[:3]]
+    for year, count, offset in ((2019, judged[0], 0), (2020, judged[1], 1)):
+        texts = [*shared[offset::2], *(f"what is question {year} {i}" for i in range(197))]
+        write_lines(
+            folder / OFFICIAL[kind][f"trec{year}"][0], (f"{year}{i:03d}\t{text}" for i, text in enumerate(texts))
+        )
+        lines = (f"{year}{i:03d} Q0 {document_id(kind, d)} {(i + d) % 4}" for i in range(count) for d in range(4))
+        write_lines(folder / OFFICIAL[kind][f"trec{year}"][1], lines)
+    found = write_texts(official_texts(folder, kind), tmp_path / "texts", SplitSizes(2, 3, 2))
+    assert [len(found.sets[name]) for name in ("trec2019", "trec2020")] == list(judged)
+    assert not [note for note in found.notes if "the official set has" in note]
+    assert "development: " in " ".join(found.notes) or "test: " in " ".join(found.notes)
+    least = 2 if kind == "passage" else 1
+    for name in ("trec2019", "trec2020"):
+        queries = found.sets[name]
+        assert queries.relevant.values.tolist() == queries.judged.values[queries.grades >= least].tolist()
+    texts_of = [{text.casefold() for text in queries.texts} for queries in found.sets.values()]
+    assert sum(map(len, texts_of)) == len(set().union(*texts_of))
 
 
 @pytest.mark.parametrize("kind", ["passage", "document"])

@@ -18,7 +18,6 @@ from lexical.index.ragged import Ragged, offsets_of, ragged
 from lexical.model1.scorer import collection_probability, model1_scores, per_query_token
 from lexical.model1.table import Translations, TranslationTable, others_rescaled, with_self_translation
 from lexical.model1.tuning import (
-    FUSION_WEIGHTS,
     WHOLE_GRID,
     JudgedQueries,
     TableGrid,
@@ -29,6 +28,7 @@ from lexical.model1.tuning import (
     tune_smoothing,
     tune_table,
 )
+from lexical.ranking.fusion import TRIAL_WEIGHTS
 from lexical.ranking.order import RankedTask, mean_reciprocal_rank, ranking_order
 from tests import ROOT
 from tests.fixtures.tiny_collections import TinyCollection, forward_index_of, seeded_collection, tiny_collections
@@ -209,7 +209,7 @@ def plain_mrr(table: TranslationTable, smoothing: float, queries: JudgedQueries)
     """The MRR of the table's scores, or of the best of their fusions."""
     own = scores_from_table(table, queries.forward, queries.queries, queries.task.candidates, smoothing)
     first = queries.first_stage
-    fusions = [own] if first is None else [fused(first, own, weight) for weight in FUSION_WEIGHTS]
+    fusions = [own] if first is None else [fused(first, own, weight) for weight in TRIAL_WEIGHTS]
     return max(mean_reciprocal_rank(queries.task, scores) for scores in fusions)
 
 
