@@ -6,6 +6,7 @@ here it is read, or exported again with other settings.
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 
@@ -74,7 +75,8 @@ class ExportedModel1(TranslationRanker):
             say(f"exported: {report}")
         table = load_table(self.table_folder).table
         self.floor = network.floor
-        best = TableSettings(settings.threshold, network.p_self, 0.0)
+        p_self = math.nan if network.p_self is None else network.p_self
+        best = TableSettings(settings.threshold, p_self, 0.0)
         self.use(ChosenTable(batch.field, batch.vocabulary, table, best, mrr=0.0))  # there is nothing to choose
         self.trainer.should_stop = True
 

@@ -4,9 +4,9 @@
     x_q    = P_q(tanh(layer_norm(embed_q(q))))
     x_d    = P_d(tanh(layer_norm(embed_d(d))))
 
-and the weaker form that the paper tried first:
+and the weaker form that the paper tried first, of the embeddings themselves:
 
-    T(q|d) = (cos(x_q, x_d) + 1) / 2
+    T(q|d) = (cos(embed_q(q), embed_d(d)) + 1) / 2
 
 To try another T(q|d), write a module with `query`, `document` and `forward` as below and return it from
 `NeuralModel1.new_network`; it is trained, validated, exported and explained like this one.
@@ -115,16 +115,22 @@ class TranslationNetwork(nn.Module):
             self.start_at(level)
 
 
-class CosineTranslation(nn.Module):
-    """T(q|d) = (cos(x_q, x_d) + 1) / 2: the same token vectors, no layers behind them."""
+class UnitVectors(nn.Module):
+    """x = e / |e| of embedded tokens."""
 
-    def __init__(self, embedding: int, projection: int, dropout: float) -> None:
+    def forward(self, embedded: Tensor) -> Tensor:
+        """(tokens, embedding) -> (tokens, embedding) float32"""
+        return F.normalize(embedded.float(), dim=1)
+
+
+class CosineTranslation(nn.Module):
+    """T(q|d) = (cos(embed_q(q), embed_d(d)) + 1) / 2: it learns the embeddings and nothing else."""
+
+    def __init__(self) -> None:
         super().__init__()
-        self.query = TokenVectors(embedding, projection, dropout)
-        self.document = TokenVectors(embedding, projection, dropout)
+        self.query, self.document = UnitVectors(), UnitVectors()
 
     def forward(self, x_q: Tensor, x_d: Tensor, pair_query: Tensor, pair_document: Tensor) -> Tensor:
-        """Return (pairs,) float32 T(q|d); arguments as in `TranslationNetwork.forward`."""
-        x_q, x_d = F.normalize(x_q.float(), dim=1), F.normalize(x_d.float(), dim=1)
+        """Return (pairs,) float32 T(q|d); arguments as in `TranslationNetwork.forward`, with vectors of length 1."""
         cosine = (x_q.index_select(0, pair_query) * x_d.index_select(0, pair_document)).sum(dim=1)
         return (0.5 * (cosine + 1)).clamp(0, 1)

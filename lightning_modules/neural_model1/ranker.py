@@ -2,6 +2,7 @@
 
     log P(Q|D) = sum over q in Q of log max(sum over unique d in D of T(q|d) tf(d, D) / |D|, floor)
     T(t|t)     = p_self; all other T(q|d) are the network's, times 1 - p_self
+                 (or, without p_self, T(t|t) is the network's like any other)
 
 T depends on two token ids only. In training it is computed once for every distinct pair of a batch
 (`lexical.model1.distinct_pairs`); in scoring once for every query token of a batch and document token of its
@@ -45,7 +46,7 @@ class NeuralModel1(NeuralRanker):
         hidden: widths of F1 and F2.
         hadamard: F1 sees x_q o x_d beside x_q and x_d, as in the paper.
         dropout: share of the token features that is dropped in training.
-        p_self: T(t|t); with 0 an exact match counts nothing.
+        p_self: T(t|t); with 0 an exact match counts nothing. When None, the network learns T(t|t) like any other T(q|d).
         floor: smallest P(q|D) inside the logarithm.
         start: approximate T(q|d) of the untrained network.
         vectors: token vectors that the embeddings start from: "packaged" (input embeddings of the packaged encoder),
@@ -71,7 +72,7 @@ class NeuralModel1(NeuralRanker):
         hidden: list[int] = [128, 64],  # noqa: B006 - jsonargparse shows it; never changed
         hadamard: bool = True,
         dropout: float = 0.1,
-        p_self: float = 0.05,
+        p_self: float | None = 0.05,
         floor: float = FLOOR,
         start: float = 1e-4,
         vectors: str | None = None,
@@ -154,7 +155,8 @@ class NeuralModel1(NeuralRanker):
         x_d = self.network.document(self.embed_d(pairs.document_tokens))
         translation = self.network(x_q, x_d, pairs.pair_query, pairs.pair_document)
         with torch.autocast(x_q.device.type, enabled=False):
-            translation = torch.where(pairs.pair_same, self.p_self, (1 - self.p_self) * translation.float())
+            if self.p_self is not None:
+                translation = torch.where(pairs.pair_same, self.p_self, (1 - self.p_self) * translation.float())
             summands = translation.index_select(0, pairs.entry_pair) * pairs.entry_weight
             p = torch.zeros_like(pairs.row_repeats).index_add(0, pairs.entry_row, summands)
             logs = torch.log(p.clamp(min=self.floor)) * pairs.row_repeats
@@ -190,9 +192,11 @@ class NeuralModel1(NeuralRanker):
         x_d = self.network.document(self.embed_d(torch.from_numpy(_whole_groups(document_tokens)).to(self.device)))
         positions = np.searchsorted(document_tokens, query_tokens)
         for token, position, row in zip(query_tokens, positions, network_rows(self.network, x_q, x_d), strict=False):
-            translation = row.mul_(1 - self.p_self)[: len(document_tokens)].cpu().numpy()
-            if position < len(document_tokens) and document_tokens[position] == token:
-                translation[position] = self.p_self
+            translation = row[: len(document_tokens)].cpu().numpy()
+            if self.p_self is not None:
+                translation *= 1 - self.p_self
+                if position < len(document_tokens) and document_tokens[position] == token:
+                    translation[position] = self.p_self
             yield translation
 
     def _translations(self, query_tokens: np.ndarray, document_tokens: np.ndarray) -> np.ndarray:
@@ -233,7 +237,11 @@ def _whole_groups(tokens: np.ndarray) -> np.ndarray:
 
 
 class NeuralModel1Cosine(NeuralModel1):
-    """The paper's first, weaker parametrisation: T(q|d) = (cos(x_q, x_d) + 1) / 2. All else as in `NeuralModel1`."""
+    """The paper's first, weaker parametrisation: T(q|d) = (cos(embed_q(q), embed_d(d)) + 1) / 2.
+
+    All else as in `NeuralModel1`; `projection`, `hidden`, `hadamard`, `dropout` and `start` are not used. Before training
+    T(q|d) is about a half for all pairs, so `p_self` must be near 1 for an exact match to count.
+    """
 
     def new_network(self) -> nn.Module:
-        return CosineTranslation(self.embedding, self.projection, self.dropout)
+        return CosineTranslation()

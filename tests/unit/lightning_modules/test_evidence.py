@@ -42,6 +42,19 @@ def test_the_evidence_of_the_network_adds_up_to_its_score(kind: type[NeuralModel
     assert (evidence[0].shares[3] == 0).all()  # an unknown word
 
 
+def test_without_p_self_an_exact_match_has_the_networks_own_probability(tmp_path: Any) -> None:
+    ranker = NeuralModel1(embedding=8, projection=4, hidden=[6, 4], start=0.1, p_self=None)
+    ranker.build([f"w{i}" for i in range(SIZE)])
+    ranker.eval()
+    batch = batch_of([[1, 2]], [2], tmp_path)
+    (evidence,) = ranker.evidence(batch)
+    token = torch.tensor([2])
+    x_q, x_d = ranker.network.query(ranker.embed_q(token)), ranker.network.document(ranker.embed_d(token))
+    own = ranker.network(x_q, x_d, torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)).item()
+    assert evidence.shares[0, 1] == pytest.approx(own / 2)
+    assert evidence.score == pytest.approx(float(ranker.score(batch)[0]), rel=1e-6)
+
+
 def test_a_changed_word_changes_only_its_own_shares(tmp_path: Any) -> None:
     ranker = NeuralModel1(embedding=8, projection=4, hidden=[6, 4], start=0.1, p_self=0.3)
     ranker.build([f"w{i}" for i in range(SIZE)])

@@ -24,7 +24,8 @@ from tests.fixtures.tiny_collections import TinyCollection, seeded_collection
 WORDS = 30
 CANDIDATES = ragged([[0, 1, 2], [], [3, 3], [4, 5], [6, 7, 0], [1], [2, 5]], np.int32)
 KINDS: list[tuple[type[NeuralModel1], dict[str, Any]]] = [
-    (NeuralModel1, {}), (NeuralModel1, {"hadamard": False}), (NeuralModel1, {"p_self": 0.0}), (NeuralModel1Cosine, {}),
+    (NeuralModel1, {}), (NeuralModel1, {"hadamard": False}), (NeuralModel1, {"p_self": 0.0}),
+    (NeuralModel1, {"p_self": None}), (NeuralModel1Cosine, {}), (NeuralModel1Cosine, {"p_self": None}),
 ]  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -59,18 +60,18 @@ def formula(model: NeuralModel1, query: list[int], document: list[int]) -> Tenso
     for q in query:
         p = torch.zeros((), dtype=torch.float64)
         for d in document if q >= 0 else []:
-            if q == d:
+            if q == d and model.p_self is not None:
                 p = p + model.p_self / len(document)
                 continue
-            x_q = model.network.query(model.embed_q.weight[q : q + 1])[0]
-            x_d = model.network.document(model.embed_d.weight[d : d + 1])[0]
+            e_q, e_d = model.embed_q.weight[q], model.embed_d.weight[d]
             if isinstance(model.network, TranslationNetwork):
                 network = model.network
+                x_q, x_d = network.query(e_q[None])[0], network.document(e_d[None])[0]
                 hidden = torch.relu(network.f1(torch.cat([x_q, x_d, x_q * x_d] if network.hadamard else [x_q, x_d])))
                 translation = torch.sigmoid(network.f3(torch.relu(network.f2(hidden))))[0]
             else:
-                translation = 0.5 * (F.cosine_similarity(x_q, x_d, dim=0) + 1)
-            p = p + (1 - model.p_self) * translation.double() / len(document)
+                translation = 0.5 * (F.cosine_similarity(e_q, e_d, dim=0) + 1)
+            p = p + (1 - (model.p_self or 0.0)) * translation.double() / len(document)
         total = total + torch.log(p if p > 1e-8 else torch.tensor(1e-8, dtype=torch.float64))
     return total
 
@@ -133,7 +134,7 @@ def test_an_untrained_network_starts_at_the_given_level() -> None:
     assert 0.95 * 0.05 < others.min() < others.max() < 0.95 * 0.2  # start = 0.1, about
 
 
-@pytest.mark.parametrize("changes", [{"hadamard": False}, {"p_self": 0.0}])
+@pytest.mark.parametrize("changes", [{"hadamard": False}, {"p_self": 0.0}, {"p_self": None}])
 def test_exported_rows_equal_the_formula(changes: dict[str, Any], tmp_path: Path) -> None:
     """Every T(q|d) of the table; where T(t|t) is 0 it is one of the values that are dropped."""
     model = model_of(**changes).eval()
@@ -144,7 +145,8 @@ def test_exported_rows_equal_the_formula(changes: dict[str, Any], tmp_path: Path
     with torch.inference_mode():
         for q in range(WORDS):  # a document of one token: P(q|D) = T(q|d)
             expected = [math.exp(formula(model, [q], [d])) for d in range(WORDS)]
-            expected[q] = model.p_self
+            if model.p_self is not None:
+                expected[q] = model.p_self
             np.testing.assert_allclose(table[q], expected, rtol=1e-5)
 
 
