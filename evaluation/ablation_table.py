@@ -5,6 +5,7 @@ The lines of this table stand in configs/ablations.yaml.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -145,4 +146,4 @@ def markdown(lines: Sequence[MeasuredLine], title: str, threshold: float) -> str
 
 
 def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
+    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)

@@ -46,7 +46,7 @@ class NeuralRanker(Ranker):
             share when not given.
         learning_rate: base rate.
         weight_decay: of AdamW, on all parameters, biases and layer norms included. At the paper's 1e-7 it shrinks a
-            weight by 0.02% in the longest training (3e-3 x 1e-7 x 800,000 steps).
+            weight by less than 0.03% in the longest training (at most 3e-3 x 1e-7 x 800,000 steps).
         warmup: share of the optimiser steps in which the rate grows linearly from zero to its base value.
         epoch_decay: the rate is multiplied by it after each epoch, once it has reached its base value.
         margin: of the loss.

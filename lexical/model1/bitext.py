@@ -34,7 +34,7 @@ class BitextOptions(NamedTuple):
     symmetric: bool = True  # False: only with documents as sources and queries as targets
     length_ratio: float = LENGTH_RATIO
     vocabulary: int = 1_000_000  # most frequent tokens of the collection that are kept
-    min_documents: int = 2  # tokens of fewer documents are dropped: they cannot help to find another one
+    min_documents: int = 1  # tokens of fewer documents are dropped
 
 
 DEFAULT_OPTIONS = BitextOptions()

@@ -89,8 +89,7 @@ class TableWriter:
             "sha256": {name: _sha256(self.beside / name) for name in (TABLE, VOCABULARY)},
             "versions": {name: version(name) for name in ("numpy", "safetensors")},
         }
-        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        (self.beside / META).write_text(text, "utf-8")
+        _write_meta(self.beside, content)
 
     def _assemble(self, offsets: np.ndarray) -> None:
         """Write the safetensors file: length of the header, header (JSON), the arrays one after the other."""
@@ -123,14 +122,20 @@ def save_table(table: TranslationTable, vocabulary: Sequence[str], meta: dict[st
         writer.finish(meta)
 
 
-def link_table(source: Path, folder: Path) -> None:
-    """Put the table of `source` into `folder` too, by hard links where the disk allows that."""
+def link_table(source: Path, folder: Path, **changes: Any) -> None:
+    """Put the table of `source` into `folder` too, by hard links where the disk allows that; `changes` of meta.json."""
     with _replaced(folder) as beside:
-        for name in FILES:
+        for name in (TABLE, VOCABULARY):
             try:
                 os.link(source / name, beside / name)
             except OSError:  # another disk, or one without links
                 shutil.copyfile(source / name, beside / name)
+        _write_meta(beside, {**read_meta(source), **changes})
+
+
+def _write_meta(folder: Path, meta: dict[str, Any]) -> None:
+    text = json.dumps(meta, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    (folder / META).write_text(text, "utf-8")
 
 
 @contextmanager
@@ -188,6 +193,19 @@ def read_meta(folder: Path) -> dict[str, Any]:
     if meta.get("format") != FORMAT:
         raise UserError(f"{folder}: table format {reprlib.repr(meta.get('format'))}; this version reads {FORMAT}")
     return meta
+
+
+def scored_with(meta: dict[str, Any]) -> dict[str, float]:
+    """Return the recorded lambda and floor that a table is best scored with: arguments of `model1_scores`."""
+    recorded = meta.get("scored_with", {})
+    least = {"smoothing": 1e-6, "floor": 1e-30}
+    if not isinstance(recorded, dict) or not all(
+        (name, value) == ("smoothing", 0)
+        or (name in least and isinstance(value, float | int) and least[name] <= value <= 1)
+        for name, value in recorded.items()
+    ):
+        raise UserError(f"{META} has scored_with {reprlib.repr(recorded)}: it must be a lambda and a floor, at most 1")
+    return dict(recorded)
 
 
 def _read_arrays(path: Path, vocabulary_size: int) -> TranslationTable:

@@ -96,21 +96,29 @@ def tune_smoothing(
     judged: JudgedQueries,
     smoothing: Sequence[float] = SMOOTHING,
     on_trial: Callable[[TableTrial], None] = lambda trial: None,
+    floor: float = FLOOR,
 ) -> TableTrial:
-    """Return the best lambda for a table that is final: threshold and p_self of its settings are NaN."""
+    """Return the best lambda for a table that is final: threshold and p_self of its settings are NaN.
+
+    `floor` is the smallest P(q|D) where lambda is 0.
+    """
     grid = TableGrid((math.nan,), (0.0,), smoothing)
-    best = max(_trials(table, grid, judged, on_trial), key=_rounded_mrr)
+    best = max(_trials(table, grid, judged, on_trial, floor), key=_rounded_mrr)
     return TableTrial(best.settings._replace(p_self=math.nan), best.mrr)
 
 
 def _trials(
-    others: TranslationTable, grid: TableGrid, judged: JudgedQueries, on_trial: Callable[[TableTrial], None]
+    others: TranslationTable,
+    grid: TableGrid,
+    judged: JudgedQueries,
+    on_trial: Callable[[TableTrial], None],
+    floor: float = FLOOR,
 ) -> Iterator[TableTrial]:
     """Try all settings of one table, pruned by the only threshold of `grid`."""
     background = collection_probability(judged.forward)
     terms = gather_terms(others, judged.forward, judged.queries, judged.task.candidates)
     for settings in track(list(starmap(TableSettings, product(*grid))), "tune the table"):
-        scores = mixture_scores(terms, judged.task.candidates, background, settings.p_self, settings.smoothing)
+        scores = mixture_scores(terms, judged.task.candidates, background, settings.p_self, settings.smoothing, floor)
         trial = TableTrial(settings, _best_mrr(judged, scores))
         on_trial(trial)
         yield trial
@@ -128,12 +136,17 @@ def gather_terms(others: TranslationTable, index: ForwardIndex, queries: Ragged,
 
 
 def mixture_scores(
-    terms: MixtureTerms, candidates: Ragged, background: np.ndarray, p_self: float, smoothing: float
+    terms: MixtureTerms,
+    candidates: Ragged,
+    background: np.ndarray,
+    p_self: float,
+    smoothing: float,
+    floor: float = FLOOR,
 ) -> np.ndarray:
     """Return (pairs,) float32 Model 1 log-scores divided by the number of query tokens."""
     return _mix(
         terms.starts, *terms.tokens, terms.repeats, terms.exact, terms.translated,
-        candidates.offsets, background, p_self, smoothing,
+        candidates.offsets, background, p_self, smoothing, 0.0 if smoothing else float(floor),
     )  # fmt: skip
 
 
@@ -150,9 +163,10 @@ def _best_mrr(judged: JudgedQueries, scores: np.ndarray) -> float:
 
 
 @njit(cache=True, nogil=True, parallel=True)
-def _mix(starts, q_offsets, q_tokens, repeats, exact, translated, c_offsets, background, p_self, smoothing):  # type: ignore[no-untyped-def]
+def _mix(  # type: ignore[no-untyped-def]
+    starts, q_offsets, q_tokens, repeats, exact, translated, c_offsets, background, p_self, smoothing, floor
+):
     scores = np.zeros(c_offsets[-1], np.float32)
-    floor = FLOOR if smoothing == 0 else 0.0
     for q in prange(len(q_offsets) - 1):
         n = q_offsets[q + 1] - q_offsets[q]
         tokens, times = q_tokens[q_offsets[q] : q_offsets[q + 1]], repeats[q_offsets[q] : q_offsets[q + 1]]

@@ -37,7 +37,7 @@ class Model1(TranslationRanker):
         chunk: documents are cut into chunks of this many tokens per query token; 0 leaves them whole.
         symmetric: learn from both directions of each pair.
         vocabulary: most frequent tokens that translations are learned for; others only translate to themselves.
-        min_documents: tokens of fewer documents only translate to themselves, too.
+        min_documents: tokens of fewer documents only translate to themselves, too; 1, as in the paper, excludes none.
         threshold: smaller translation probabilities are dropped; tuned on development when not given.
         p_self: T(t|t); tuned on development when not given.
         smoothing: lambda, the weight of P(q|C); tuned on development when not given.
@@ -54,7 +54,7 @@ class Model1(TranslationRanker):
         chunk: float = CHUNK,
         symmetric: bool = True,
         vocabulary: int = 1_000_000,
-        min_documents: int = 2,
+        min_documents: int = 1,
         threshold: float | None = None,
         p_self: float | None = None,
         smoothing: float | None = None,

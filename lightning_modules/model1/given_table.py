@@ -1,6 +1,7 @@
 """Model 1 with a table that was made elsewhere: imported from MGIZA, exported from a network, or edited by hand.
 
-A table on disk is final, so only lambda is tuned. Its tokens are matched by their text with those of the field.
+A table on disk is final, so only lambda is tuned; the one that its meta.json records is tried, too. Its tokens are
+matched by their text with those of the field.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from typing import Any
 
 from lexical.batches import DevelopmentBatch
 from lexical.errors import UserError
+from lexical.model1.scorer import FLOOR
 from lexical.model1.table import renumbered
-from lexical.model1.table_files import SavedTable, load_table
+from lexical.model1.table_files import SavedTable, load_table, scored_with
 from lexical.terminal import say
 from lightning_modules.model1.translation_ranker import TranslationRanker
 
@@ -51,7 +53,9 @@ class Model1Table(TranslationRanker):
         if not known:
             raise UserError(f"{self.table} has no token of the field {batch.field}: choose another --model.field")
         say(f"{known:,} of the table's {len(saved.vocabulary):,} tokens are in the field {batch.field}")
-        self.use(self.choose_smoothing(table, batch))
+        recorded = scored_with(saved.meta)
+        self.floor = recorded.get("floor", FLOOR)
+        self.use(self.choose_smoothing(table, batch, recorded.get("smoothing")))
         self.trainer.should_stop = True
 
     def source(self) -> dict[str, Any]:

@@ -95,10 +95,14 @@ class TranslationRanker(Ranker):
         table = with_self_translation(others, best.settings.p_self)
         return ChosenTable(batch.field, batch.vocabulary, table, best.settings, best.mrr)
 
-    def choose_smoothing(self, table: TranslationTable, batch: DevelopmentBatch) -> ChosenTable:
-        """Return a table that is final already with the best lambda."""
+    def choose_smoothing(
+        self, table: TranslationTable, batch: DevelopmentBatch, also: float | None = None
+    ) -> ChosenTable:
+        """Return a table that is final already with the best lambda; `also` is tried, too, before the others."""
+        given = self.given.smoothing
+        grid = given if also is None or len(given) == 1 else tuple(dict.fromkeys((also, *given)))
         trials: list[TableTrial] = []
-        best = tune_smoothing(table, self._judged(batch), self.given.smoothing, trials.append)
+        best = tune_smoothing(table, self._judged(batch), grid, trials.append, self.floor)
         self._log_trials(batch.field, trials)
         return ChosenTable(batch.field, batch.vocabulary, table, best.settings, best.mrr)
 
@@ -175,14 +179,19 @@ class TranslationRanker(Ranker):
         """Return what produced the table, for its meta.json."""
         return {"ranker": type(self).__name__}
 
+    def scored_with(self) -> dict[str, float]:
+        """Return lambda, and the floor where lambda is 0, for the table's meta.json."""
+        smoothing = self._chosen.settings.smoothing
+        return {"smoothing": smoothing} if smoothing else {"smoothing": smoothing, "floor": self.floor}
+
     def save_artifacts(self, folder: Path) -> None:
         parameters = found_settings(self._chosen.settings)
-        scored_with = {"smoothing": parameters.pop("smoothing")}
+        del parameters["smoothing"]
         meta = {
             "field": self._chosen.field,
             "source": self.source(),
             "parameters": parameters,
-            "scored_with": scored_with,
+            "scored_with": self.scored_with(),
             "development_mrr": self._chosen.mrr,
         }
         save_table(self._chosen.table, self._chosen.vocabulary, meta, folder / TABLE_FOLDER)

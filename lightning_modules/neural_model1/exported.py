@@ -1,7 +1,7 @@
 """The neural Model 1 exported to a sparse table and run by the CPU scorer, without any network.
 
-Nothing is learned: the table is an artifact of the trained network. It is written when `NeuralModel1` has been trained;
-here it is read, or exported again with other settings.
+The table is an artifact of the trained network. It is written when `NeuralModel1` has been trained; here it is read, or
+exported again with other settings. As any table it is smoothed with lambda P(q|C); lambda is chosen on development.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lexical.errors import UserError
 from lexical.model1.table_files import META, link_table, load_table, read_meta
 from lexical.model1.tuning import TableSettings
 from lexical.terminal import say
-from lightning_modules.model1.translation_ranker import TABLE_FOLDER, ChosenTable, TranslationRanker
+from lightning_modules.model1.translation_ranker import TABLE_FOLDER, TranslationRanker
 from lightning_modules.neural_model1.ranker import NeuralModel1
 from lightning_modules.ranker import require_settings
 from lightning_modules.trained import dependency_folder, load_ranker
@@ -30,6 +30,8 @@ class ExportedModel1(TranslationRanker):
         threshold: smaller T(q|d) are dropped; as the network was exported when not given.
         top_k: at most this many document tokens per query token; as the network was exported when not given.
         whole_vocabulary: also document tokens that do not occur in the collection; as exported when not given.
+        smoothing: lambda, the weight of P(q|C), which stands for the T(q|d) that are dropped; tuned on development when
+            not given. With 0 the smallest P(q|D) is that of `ExportSettings.floor`.
         field: the one that the network was trained on.
         fused: the row of the results table is this ranker fused with the first stage, BM25 (lemm).
         rerank_depth: candidates of a query that are re-ranked.
@@ -43,11 +45,12 @@ class ExportedModel1(TranslationRanker):
         threshold: float | None = None,
         top_k: int | None = None,
         whole_vocabulary: bool | None = None,
+        smoothing: float | None = None,
         field: str = "bwps",
         fused: bool = True,
         rerank_depth: int = 1000,
     ) -> None:
-        super().__init__(field, threshold, None, 0.0, fused, rerank_depth)
+        super().__init__(field, threshold, None, smoothing, fused, rerank_depth)
         require_settings("1 or more", top_k=top_k)
         self.network = network
         self.given_export = {"threshold": threshold, "top_k": top_k, "whole_vocabulary": whole_vocabulary}
@@ -73,16 +76,16 @@ class ExportedModel1(TranslationRanker):
             in_collection = self.data.tokens_in_collection(batch.field)
             report = export_table(network, in_collection, settings, self.table_folder)
             say(f"exported: {report}")
-        table = load_table(self.table_folder).table
-        self.floor = network.floor
+        self.floor = settings.floor(network.floor)
+        chosen = self.choose_smoothing(load_table(self.table_folder).table, batch, also=0.0)
         p_self = math.nan if network.p_self is None else network.p_self
-        best = TableSettings(settings.threshold, p_self, 0.0)
-        self.use(ChosenTable(batch.field, batch.vocabulary, table, best, mrr=0.0))  # there is nothing to choose
+        self.use(chosen._replace(settings=TableSettings(settings.threshold, p_self, chosen.settings.smoothing)))
         self.trainer.should_stop = True
 
     def save_artifacts(self, folder: Path) -> None:
         assert self.table_folder is not None
-        link_table(self.table_folder, folder / TABLE_FOLDER)
+        chosen = {"scored_with": self.scored_with(), "development_mrr": self._chosen.mrr}
+        link_table(self.table_folder, folder / TABLE_FOLDER, **chosen)
         if self.table_folder.parent == folder:
             shutil.rmtree(self.table_folder)
 

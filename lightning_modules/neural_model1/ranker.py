@@ -46,7 +46,7 @@ class NeuralModel1(NeuralRanker):
         hidden: widths of F1 and F2.
         hadamard: F1 sees x_q o x_d beside x_q and x_d, as in the paper.
         dropout: share of the token features that is dropped in training.
-        p_self: T(t|t); with 0 an exact match counts nothing. When None, the network learns T(t|t) like any other T(q|d).
+        p_self: T(t|t). With 0 an exact match counts nothing; with None the network learns T(t|t) like any other T(q|d).
         floor: smallest P(q|D) inside the logarithm.
         start: approximate T(q|d) of the untrained network.
         vectors: token vectors that the embeddings start from: "packaged" (input embeddings of the packaged encoder),
@@ -239,8 +239,8 @@ def _whole_groups(tokens: np.ndarray) -> np.ndarray:
 class NeuralModel1Cosine(NeuralModel1):
     """The paper's first, weaker parametrisation: T(q|d) = (cos(embed_q(q), embed_d(d)) + 1) / 2.
 
-    All else as in `NeuralModel1`; `projection`, `hidden`, `hadamard`, `dropout` and `start` are not used. Before training
-    T(q|d) is about a half for all pairs, so `p_self` must be near 1 for an exact match to count.
+    All else as in `NeuralModel1`; `projection`, `hidden`, `hadamard`, `dropout` and `start` are not used. Before
+    training T(q|d) is about a half for all pairs, so `p_self` must be near 1 for an exact match to count.
     """
 
     def new_network(self) -> nn.Module:

@@ -78,7 +78,7 @@ def test_both_fields_are_reported_and_the_better_one_is_kept(alone: RunFolder) -
 
 
 def bitext_batches(place: Place) -> list[BitextBatch]:
-    data, ranker = place.opened(), Model1()
+    data, ranker = place.opened(), Model1(min_documents=2)  # of the profile
     ranker.trainer = data.trainer = place.trainer()
     data.trainer.strategy.connect(ranker)
     return list(data.train_dataloader())

@@ -17,8 +17,10 @@ from callbacks.checkpoints import BestCheckpoint
 from callbacks.training_report import squared_norm
 from evaluate import evaluate
 from lexical.errors import UserError
+from lexical.model1.scorer import model1_scores, per_query_token
 from lexical.model1.table_files import load_table
-from lexical.ranking.fusion import TRIAL_WEIGHTS
+from lexical.model1.tuning import SMOOTHING
+from lexical.ranking.fusion import TRIAL_WEIGHTS, trial_reciprocal_ranks
 from lexical.small_files import read_json
 from lightning_modules import NeuralModel1, load_ranker
 from lightning_modules.neural_ranker import rate_factor
@@ -88,7 +90,7 @@ def test_the_exported_scores_are_the_networks(trained: RunFolder, place: Place) 
         assert set(used[row >= 1.0001 * threshold]) <= set(exported) <= set(used[row >= 0.9999 * threshold])
         expected = dict(zip(used, row, strict=True))
         assert all(value == pytest.approx(expected[d], rel=1e-5) for d, value in exported.items())
-    train(place.command("alone", "--model", "nn_model1_exp", "--model.threshold", "0"))
+    train(place.command("alone", "--model", "nn_model1_exp", "--model.threshold", "0", "--model.smoothing", "0"))
     whole = load_ranker(place.folder("alone", "nn_model1_exp").path)
     (batch,) = data.evaluation_batches("test", whole.needs())
     assert np.abs(whole.score(batch.ranking) - network.score(batch.ranking)).max() < 1e-5
@@ -115,6 +117,46 @@ def test_the_last_validation_number_is_reproduced_and_is_that_of_ir_measures(tra
 
     expected = max(mrr_of(weight) for weight in TRIAL_WEIGHTS)
     assert max(logged(trained, "val/mrr")) == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_smoothing_of_an_export_is_chosen_on_development_and_recorded(trained: RunFolder, place: Place) -> None:
+    """As for any other table, lambda P(q|C) stands for what the table lacks; or, with lambda = 0, the floor."""
+    exported, data = load_ranker(place.folder("alone", "nn_model1_exp").path), place.opened()
+    saved, network = load_table(place.folder("alone", "nn_model1_exp").table), load_table(trained.table)
+    (batch,) = data.evaluation_batches("development", exported.needs())
+    floor = network.meta["scored_with"]["floor"]
+    assert floor == pytest.approx(0.0004)  # a tenth of the threshold
+
+    def scores(**settings: float) -> np.ndarray:
+        return per_query_token(model1_scores(saved.table, *batch.ranking[:3], **settings), *batch.ranking[1:3])
+
+    mrr = {
+        smoothing: trial_reciprocal_ranks(
+            batch.query_set.task, batch.first_stage, scores(smoothing=smoothing, floor=floor)
+        ).mean(axis=0).max()
+        for smoothing in (0.0, *SMOOTHING)
+    }  # fmt: skip
+    chosen = saved.meta["scored_with"]
+    assert mrr[chosen["smoothing"]] == pytest.approx(max(mrr.values()))
+    assert saved.meta["development_mrr"] == pytest.approx(max(mrr.values()))
+    np.testing.assert_array_equal(exported.score(batch.ranking), scores(**chosen))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_an_exported_table_is_scored_alike_by_whoever_reads_it(
+    trained: RunFolder, place: Place, smoothing: float
+) -> None:
+    """Its meta.json has lambda and floor; the floor is not the 1e-8 of other tables."""
+    given = ["--model.smoothing", str(smoothing)]
+    train(place.command("alone", "--model", "nn_model1_exp", *given))
+    exported = place.folder("alone", "nn_model1_exp")
+    assert load_table(exported.table).meta["scored_with"]["smoothing"] == smoothing
+    table = ["--model", "model1_table", "--model.field", "bwps", "--model.table", str(exported.table)]
+    train(place.command("alone", *table, *given))
+    measured = [read_json(place.folder("alone", name).development) for name in ("nn_model1_exp", "model1_table")]
+    assert measured[0]["development/mrr_alone"] == measured[1]["development/mrr_alone"]
+    shutil.rmtree(place.folder("alone", "model1_table").path.parent)
+    train(place.command("alone", "--model", "nn_model1_exp"))
 
 
 def test_the_rows_are_evaluated(trained: RunFolder, place: Place) -> None:

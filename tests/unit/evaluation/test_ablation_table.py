@@ -65,6 +65,11 @@ def example() -> list[MeasuredLine]:
     ]
 
 
+def test_a_setting_that_is_not_given_is_shown_as_the_yaml_file_has_it() -> None:
+    line = Ablation("learned", "nn_model1", "it is learned", changes={"p_self": None, "hadamard": False, "margin": 8.0})
+    assert line.setting == "p_self null, hadamard false, margin 8"
+
+
 def test_the_table_by_hand() -> None:
     """Differences 0.2 and 0.4: mean 0.3, deviation 0.1 sqrt 2, t = 3 with one degree of freedom (a Cauchy variable)."""
     base, better, equal = compare_with_bases(example(), 0.05)

@@ -21,6 +21,18 @@ def test_a_data_file_that_extends_another_keeps_its_profile(tmp_path: Path) -> N
     assert resolved.model.settings["margin"] == 8.0  # of the profile
 
 
+@pytest.mark.parametrize(
+    ("data", "documents"),
+    [("msmarco_passage", 1), ("msmarco_doc", 1), ("folder", 2), ("pydocs_passage", 2), ("pydocs_doc", 2)],
+)
+def test_em_leaves_out_tokens_of_one_document_on_small_collections_only(data: str, documents: int) -> None:
+    """The paper leaves none out."""
+    for name in ("model1_word", "model1_bwps"):
+        model = resolve(["--model", name, "--data", data]).model
+        assert model is not None
+        assert model.target(**model.settings).bitext.min_documents == documents
+
+
 @pytest.mark.parametrize("data", ["msmarco_passage", "msmarco_doc", "pydocs_passage", "pydocs_doc"])
 @pytest.mark.parametrize("processes", [1, 2, 4, 8])
 def test_every_row_shares_its_batch_among_the_processes(data: str, processes: int) -> None:

@@ -20,7 +20,16 @@ from safetensors.numpy import save
 from lexical.errors import UserError
 from lexical.index.ragged import Ragged, ragged
 from lexical.model1.table import TranslationTable
-from lexical.model1.table_files import META, TABLE, VOCABULARY, SavedTable, load_table, save_table
+from lexical.model1.table_files import (
+    META,
+    TABLE,
+    VOCABULARY,
+    SavedTable,
+    link_table,
+    load_table,
+    save_table,
+    scored_with,
+)
 
 WORDS = ["red", "vin", "wine", "rouge"]
 SMALL = TranslationTable(
@@ -353,6 +362,30 @@ def test_a_description_that_is_none_is_refused(content: bytes, tmp_path: Path) -
 
 
 # ------------------------------------------------------------------------------------------ saving that fails
+
+
+def test_a_linked_table_may_have_a_description_of_its_own(tmp_path: Path) -> None:
+    table = TranslationTable(ragged([[0], []], np.int32), np.array([0.5], np.float32))
+    save_table(table, ["a", "b"], {"field": "word", "scored_with": {"smoothing": 0.0, "floor": 1e-4}}, tmp_path / "one")
+    link_table(tmp_path / "one", tmp_path / "two", scored_with={"smoothing": 0.1})
+    one, two = load_table(tmp_path / "one"), load_table(tmp_path / "two")
+    assert (tmp_path / "one" / TABLE).samefile(tmp_path / "two" / TABLE)
+    assert scored_with(one.meta) == {"smoothing": 0.0, "floor": 1e-4} and scored_with(two.meta) == {"smoothing": 0.1}
+    assert {**two.meta, "scored_with": None} == {**one.meta, "scored_with": None}
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [0.1, [0.1], None, {"lambda": 0.1}, {"smoothing": "0.1"}, {"smoothing": 1e-9}, {"smoothing": 2}, {"floor": 0.0},
+     {"smoothing": 0.1, "floor": float("nan")}],
+)  # fmt: skip
+def test_a_hostile_lambda_or_floor_is_refused(recorded: Any) -> None:
+    with pytest.raises(UserError, match=r"^meta\.json has scored_with .*: it must be a lambda and a floor, at most 1$"):
+        scored_with({"scored_with": recorded})
+
+
+def test_a_table_without_a_record_has_neither() -> None:
+    assert scored_with({"field": "word"}) == {}
 
 
 @contextmanager

@@ -328,3 +328,18 @@ def test_lambda_of_a_final_table_is_tuned_alone(first_weight: float) -> None:
     assert (scores.settings.smoothing, scores.mrr) == (values[int(np.argmax(expected))], pytest.approx(max(expected)))
     assert math.isnan(scores.settings.threshold) and math.isnan(scores.settings.p_self)
     assert len(set(expected)) > 1
+
+
+@pytest.mark.parametrize("floor", [1e-8, 0.003, 0.03])
+def test_where_lambda_is_0_a_final_table_is_scored_with_the_given_floor(floor: float) -> None:
+    collection, learned = texts_without_twins(1), seeded_translations(seed=1)
+    queries, table = (
+        judged(collection, learned, TableSettings(0.05, 0.3, 0.3), 0.6, seed=1),
+        finished(learned, 0.3, 0.1),
+    )
+    texts = queries.forward, queries.queries, queries.task.candidates
+    own = per_query_token(model1_scores(table, *texts, smoothing=0, floor=floor), *texts[1:])
+    assert queries.first_stage is not None
+    fusions = [fused(queries.first_stage, own, weight) for weight in TRIAL_WEIGHTS]
+    expected = max(mean_reciprocal_rank(queries.task, scores) for scores in fusions)
+    assert tune_smoothing(table, queries, (0.0,), floor=floor).mrr == pytest.approx(expected, abs=1e-9)
