@@ -3,13 +3,13 @@
     python benchmarks/export_thresholds.py [--outputs outputs] [--seed 1] [--depth 1000] [--data NAME ...]
 
 For the nn_model1 that is trained there: its exported table pruned at growing thresholds, with the share of all pairs
-that is left, its size, and MRR alone and fused (with the fusion weights of nn_model1) beside the network's own.
+that is left, its size, the lambda that is best for it (0: the floor follows the threshold), and MRR alone and fused (at
+the best of a few fusion weights) beside the network's own.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,11 +18,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from callbacks.sparse_export import ExportSettings
 from lexical.errors import run_script
 from lexical.model1.scorer import model1_scores, per_query_token
 from lexical.model1.table import TranslationTable
 from lexical.model1.table_files import load_table
-from lexical.ranking.fusion import fuse
+from lexical.model1.tuning import SMOOTHING, JudgedQueries, tune_smoothing
+from lexical.ranking.fusion import trial_reciprocal_ranks
 from lexical.ranking.order import mean_reciprocal_rank
 from pipeline.command_line import parse_data
 from pipeline.configs import resolve
@@ -43,35 +45,33 @@ def main(argv: Sequence[str]) -> None:
     folder = RunFolder.of(arguments.outputs, data.name, "nn_model1", arguments.seed)
     network = load_trained(folder, data)
     saved = load_table(folder.table)
-    weights = np.asarray(json.loads(folder.fusion.read_text())["weights"])
-    task = data.ranked_task("development", arguments.depth)
-    first_stage = data.first_stage_scores("development", arguments.depth)
-    needs = network.needs()._replace(depth=arguments.depth)
-    batches = [batch.ranking for batch in data.evaluation_batches("development", needs)]
+    (batch,) = data.development_batches((network.field,), arguments.depth)
+    judged = JudgedQueries(batch.forward, batch.queries, batch.task, batch.first_stage)
+    texts = batch.forward, batch.queries, batch.task.candidates
 
     def measured(alone: np.ndarray) -> tuple[float, float]:
-        fused = fuse(np.stack([first_stage, alone]), weights)
-        return mean_reciprocal_rank(task, alone), mean_reciprocal_rank(task, fused)
+        fusions = trial_reciprocal_ranks(batch.task, batch.first_stage, alone).mean(axis=0)
+        return mean_reciprocal_rank(batch.task, alone), float(fusions.max())
 
-    own = measured(np.concatenate([network.score(batch) for batch in batches]))
-    print(f"{data.name}, seed {arguments.seed}: {task.candidates.rows:,} development queries, depth {arguments.depth}")
-    print("| threshold | share of pairs | MB | MRR alone | MRR fused | loss alone | loss fused |")
-    print("|---|---|---|---|---|---|---|")
-    print(f"| network | 100% | | {own[0]:.4f} | {own[1]:.4f} | | |")
+    needs = network.needs()._replace(depth=arguments.depth)
+    own = measured(
+        np.concatenate([network.score(part.ranking) for part in data.evaluation_batches("development", needs)])
+    )
+    queries = batch.task.candidates.rows
+    print(f"{data.name}, seed {arguments.seed}: {queries:,} development queries, depth {arguments.depth}")
+    print("| threshold | share of pairs | MB | lambda | MRR alone | MRR fused | loss alone | loss fused |")
+    print("|---|---|---|---|---|---|---|---|")
+    print(f"| network | 100% | | | {own[0]:.4f} | {own[1]:.4f} | | |")
     for threshold in THRESHOLDS:
         keep = saved.table.probabilities >= np.float32(threshold)
         table = TranslationTable(saved.table.rows.select(keep), saved.table.probabilities[keep])
-        scores = [
-            per_query_token(
-                model1_scores(table, *batch[:3], 0.0, floor=saved.meta["scored_with"]["floor"]),
-                batch.queries, batch.candidates,
-            )
-            for batch in batches
-        ]  # fmt: skip
-        alone, fused = measured(np.concatenate(scores))
+        floor = ExportSettings(threshold).floor(network.floor)
+        smoothing = tune_smoothing(table, judged, (0.0, *SMOOTHING), floor=floor).settings.smoothing
+        scores = model1_scores(table, *texts, smoothing, floor=floor)
+        alone, fused = measured(per_query_token(scores, *texts[1:]))
         share = 100 * table.entries / saved.meta["export"]["pairs"]
         print(
-            f"| {threshold:g} | {share:.2f}% | {8e-6 * table.entries:.0f} | {alone:.4f} | {fused:.4f} "
+            f"| {threshold:g} | {share:.2f}% | {8e-6 * table.entries:.0f} | {smoothing:g} | {alone:.4f} | {fused:.4f} "
             f"| {100 * (1 - alone / own[0]):.2f}% | {100 * (1 - fused / own[1]):.2f}% |",
             flush=True,
         )
