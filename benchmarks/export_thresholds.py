@@ -3,7 +3,7 @@
     python benchmarks/export_thresholds.py [--outputs outputs] [--seed 1] [--depth 1000] [--data NAME ...]
 
 For the nn_model1 that is trained there: its exported table pruned at growing thresholds, with the share of all pairs
-that is left, its size, the lambda that is best for it (0: the floor follows the threshold), and MRR alone and fused (at
+that is left, its size, the lambda that is best for it (0: the network's floor), and MRR alone and fused (at
 the best of a few fusion weights) beside the network's own.
 """
 
@@ -18,12 +18,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from callbacks.sparse_export import ExportSettings
 from lexical.errors import run_script
 from lexical.model1.scorer import model1_scores, per_query_token
 from lexical.model1.table import TranslationTable
 from lexical.model1.table_files import load_table
-from lexical.model1.tuning import SMOOTHING, JudgedQueries, tune_smoothing
+from lexical.model1.tuning import SMOOTHING_OF_EXPORT, JudgedQueries, tune_smoothing
 from lexical.ranking.fusion import trial_reciprocal_ranks
 from lexical.ranking.order import mean_reciprocal_rank
 from pipeline.command_line import parse_data
@@ -65,9 +64,8 @@ def main(argv: Sequence[str]) -> None:
     for threshold in THRESHOLDS:
         keep = saved.table.probabilities >= np.float32(threshold)
         table = TranslationTable(saved.table.rows.select(keep), saved.table.probabilities[keep])
-        floor = ExportSettings(threshold).floor(network.floor)
-        smoothing = tune_smoothing(table, judged, (0.0, *SMOOTHING), floor=floor).settings.smoothing
-        scores = model1_scores(table, *texts, smoothing, floor=floor)
+        smoothing = tune_smoothing(table, judged, SMOOTHING_OF_EXPORT, floor=network.floor).settings.smoothing
+        scores = model1_scores(table, *texts, smoothing, floor=network.floor)
         alone, fused = measured(per_query_token(scores, *texts[1:]))
         share = 100 * table.entries / saved.meta["export"]["pairs"]
         print(

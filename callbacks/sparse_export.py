@@ -20,7 +20,6 @@ from lightning_modules.model1.translation_ranker import TABLE_FOLDER
 if TYPE_CHECKING:
     from lightning_modules.neural_model1.ranker import NeuralModel1
 
-FLOOR_OF_THRESHOLD = 0.1  # the best of 0.01 to 1 on the development queries of two collections
 ROWS_AT_ONCE = 512  # query tokens whose vectors are computed together
 
 
@@ -30,14 +29,6 @@ class ExportSettings(NamedTuple):
     threshold: float = 1e-4  # smaller T(q|d) are dropped; this is the paper's
     top_k: int | None = None  # at most this many document tokens per query token; all when not given
     whole_vocabulary: bool = False  # document tokens that do not occur in the collection, too
-
-    def floor(self, of_network: float) -> float:
-        """Return the smallest P(q|D) of a table without smoothing: at least about what the dropped T(q|d) add up to.
-
-        With a floor far below the threshold, a query token whose translations are all dropped would cost far more than
-        with the network.
-        """
-        return max(of_network, FLOOR_OF_THRESHOLD * self.threshold)
 
 
 class SparseExport(L.Callback):
@@ -99,7 +90,7 @@ def export_table(
                 "field": model.field,
                 "source": {"ranker": "neural Model 1", "seed": model.seed, "checkpoint": model.fingerprint()},
                 "parameters": {"threshold": settings.threshold, "p_self": model.p_self},
-                "scored_with": {"smoothing": 0.0, "floor": settings.floor(model.floor)},
+                "scored_with": {"smoothing": 0.0, "floor": model.floor},
                 "export": {**settings._asdict(), "pairs": pairs, **shares},
             }
         )

@@ -14,7 +14,7 @@ from callbacks.sparse_export import ExportSettings, export_table, is_exported
 from lexical.batches import DevelopmentBatch
 from lexical.errors import UserError
 from lexical.model1.table_files import META, link_table, load_table, read_meta
-from lexical.model1.tuning import TableSettings
+from lexical.model1.tuning import SMOOTHING_OF_EXPORT, TableSettings
 from lexical.terminal import say
 from lightning_modules.model1.translation_ranker import TABLE_FOLDER, TranslationRanker
 from lightning_modules.neural_model1.ranker import NeuralModel1
@@ -31,7 +31,7 @@ class ExportedModel1(TranslationRanker):
         top_k: at most this many document tokens per query token; as the network was exported when not given.
         whole_vocabulary: also document tokens that do not occur in the collection; as exported when not given.
         smoothing: lambda, the weight of P(q|C), which stands for the T(q|d) that are dropped; tuned on development when
-            not given. With 0 the smallest P(q|D) is that of `ExportSettings.floor`.
+            not given. With 0 the smallest P(q|D) is the network's floor.
         field: the one that the network was trained on.
         fused: the row of the results table is this ranker fused with the first stage, BM25 (lemm).
         rerank_depth: candidates of a query that are re-ranked.
@@ -51,6 +51,8 @@ class ExportedModel1(TranslationRanker):
         rerank_depth: int = 1000,
     ) -> None:
         super().__init__(field, threshold, None, smoothing, fused, rerank_depth)
+        if smoothing is None:
+            self.given = self.given._replace(smoothing=SMOOTHING_OF_EXPORT)
         require_settings("1 or more", top_k=top_k)
         self.network = network
         self.given_export = {"threshold": threshold, "top_k": top_k, "whole_vocabulary": whole_vocabulary}
@@ -76,8 +78,8 @@ class ExportedModel1(TranslationRanker):
             in_collection = self.data.tokens_in_collection(batch.field)
             report = export_table(network, in_collection, settings, self.table_folder)
             say(f"exported: {report}")
-        self.floor = settings.floor(network.floor)
-        chosen = self.choose_smoothing(load_table(self.table_folder).table, batch, also=0.0)
+        self.floor = network.floor
+        chosen = self.choose_smoothing(load_table(self.table_folder).table, batch)
         p_self = math.nan if network.p_self is None else network.p_self
         self.use(chosen._replace(settings=TableSettings(settings.threshold, p_self, chosen.settings.smoothing)))
         self.trainer.should_stop = True

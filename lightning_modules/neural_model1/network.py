@@ -132,5 +132,9 @@ class CosineTranslation(nn.Module):
 
     def forward(self, x_q: Tensor, x_d: Tensor, pair_query: Tensor, pair_document: Tensor) -> Tensor:
         """Return (pairs,) float32 T(q|d); arguments as in `TranslationNetwork.forward`, with vectors of length 1."""
-        cosine = (x_q.index_select(0, pair_query) * x_d.index_select(0, pair_document)).sum(dim=1)
-        return (0.5 * (cosine + 1)).clamp(0, 1)
+        return self.matrix(x_q, x_d)[pair_query, pair_document]
+
+    def matrix(self, x_q: Tensor, x_d: Tensor) -> Tensor:
+        """Return (query tokens, document tokens) T(q|d): one product costs less than vectors gathered pair by pair."""
+        with torch.autocast(x_q.device.type, enabled=False):
+            return (0.5 * (x_q @ x_d.T + 1)).clamp(0, 1)

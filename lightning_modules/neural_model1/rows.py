@@ -1,20 +1,21 @@
 """Whole rows of T(.|.): one query token against many document tokens, for scoring and for the export.
 
-`network_rows` works for any network. For exactly the paper's `TranslationNetwork` there is a faster way to the same
-numbers (`benchmarks/nn_model1.py`): for one query token F1 is a single product, (D + H diag(x_q)) x_d plus a vector, so
-nothing is gathered.
+`network_rows` works for any network. The cosine is a product of matrices. For exactly the paper's `TranslationNetwork`
+there is a faster way to the same numbers (`benchmarks/nn_model1.py`): for one query token F1 is a single product,
+(D + H diag(x_q)) x_d plus a vector, so nothing is gathered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lightning_modules.neural_model1.network import TranslationNetwork
+from lightning_modules.neural_model1.network import CosineTranslation, TranslationNetwork
 
 CACHE = {"cpu": 1 << 19}  # numbers in a block of document tokens and its hidden layers: they stay in the cache
 CACHE_ELSEWHERE = 1 << 26
@@ -24,6 +25,8 @@ PAIRS_TOGETHER = 1 << 14
 
 def network_rows(network: Any, x_q: Tensor, x_d: Tensor) -> Iterator[Tensor]:
     """Return an iterator of (document tokens,) T(q|d), one for each row of x_q; the next row reuses its memory."""
+    if isinstance(network, CosineTranslation):
+        return chain.from_iterable(network.matrix(block, x_d) for block in x_q.split(ROWS_TOGETHER))
     fast = type(network) is TranslationNetwork and _computes_the_same(network, x_q[:1], x_d[:ROWS_TOGETHER])
     return fast_rows(network, x_q, x_d) if fast else plain_rows(network, x_q, x_d)
 

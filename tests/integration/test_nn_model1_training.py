@@ -18,8 +18,8 @@ from callbacks.training_report import squared_norm
 from evaluate import evaluate
 from lexical.errors import UserError
 from lexical.model1.scorer import model1_scores, per_query_token
-from lexical.model1.table_files import load_table
-from lexical.model1.tuning import SMOOTHING
+from lexical.model1.table_files import load_table, scored_with
+from lexical.model1.tuning import SMOOTHING_OF_EXPORT
 from lexical.ranking.fusion import TRIAL_WEIGHTS, trial_reciprocal_ranks
 from lexical.small_files import read_json
 from lightning_modules import NeuralModel1, load_ranker
@@ -120,12 +120,11 @@ def test_the_last_validation_number_is_reproduced_and_is_that_of_ir_measures(tra
 
 
 def test_the_smoothing_of_an_export_is_chosen_on_development_and_recorded(trained: RunFolder, place: Place) -> None:
-    """As for any other table, lambda P(q|C) stands for what the table lacks; or, with lambda = 0, the floor."""
+    """As in any table, lambda P(q|C) stands for what is missing; where lambda is 0, the network's floor does."""
     exported, data = load_ranker(place.folder("alone", "nn_model1_exp").path), place.opened()
-    saved, network = load_table(place.folder("alone", "nn_model1_exp").table), load_table(trained.table)
+    saved = load_table(place.folder("alone", "nn_model1_exp").table)
+    floor = scored_with(load_table(trained.table).meta)["floor"]
     (batch,) = data.evaluation_batches("development", exported.needs())
-    floor = network.meta["scored_with"]["floor"]
-    assert floor == pytest.approx(0.0004)  # a tenth of the threshold
 
     def scores(**settings: float) -> np.ndarray:
         return per_query_token(model1_scores(saved.table, *batch.ranking[:3], **settings), *batch.ranking[1:3])
@@ -134,7 +133,7 @@ def test_the_smoothing_of_an_export_is_chosen_on_development_and_recorded(traine
         smoothing: trial_reciprocal_ranks(
             batch.query_set.task, batch.first_stage, scores(smoothing=smoothing, floor=floor)
         ).mean(axis=0).max()
-        for smoothing in (0.0, *SMOOTHING)
+        for smoothing in SMOOTHING_OF_EXPORT
     }  # fmt: skip
     chosen = saved.meta["scored_with"]
     assert mrr[chosen["smoothing"]] == pytest.approx(max(mrr.values()))
@@ -146,9 +145,10 @@ def test_the_smoothing_of_an_export_is_chosen_on_development_and_recorded(traine
 def test_an_exported_table_is_scored_alike_by_whoever_reads_it(
     trained: RunFolder, place: Place, smoothing: float
 ) -> None:
-    """Its meta.json has lambda and floor; the floor is not the 1e-8 of other tables."""
+    """Its meta.json has lambda and the network's floor, which is not the 1e-8 of other tables."""
     given = ["--model.smoothing", str(smoothing)]
-    train(place.command("alone", "--model", "nn_model1_exp", *given))
+    export = ["--model", "nn_model1_exp", *given]
+    train(place.command("alone", *export))
     exported = place.folder("alone", "nn_model1_exp")
     assert load_table(exported.table).meta["scored_with"]["smoothing"] == smoothing
     table = ["--model", "model1_table", "--model.field", "bwps", "--model.table", str(exported.table)]

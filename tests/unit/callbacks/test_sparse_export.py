@@ -105,7 +105,7 @@ def test_the_description_says_how_the_table_was_made(tmp_path: Path) -> None:
     report = export_table(model, PRESENT, ExportSettings(THRESHOLD, 7), tmp_path / "t")
     meta = json.loads((tmp_path / "t" / META).read_text("utf-8"))
     assert meta["entries"] == report.entries and meta["vocabulary"] == SIZE
-    assert (meta["field"], meta["scored_with"]) == ("bwps", {"smoothing": 0.0, "floor": 0.1 * THRESHOLD})
+    assert (meta["field"], meta["scored_with"]) == ("bwps", {"smoothing": 0.0, "floor": 1e-8})
     assert meta["source"] == {"ranker": "neural Model 1", "seed": 1, "checkpoint": model.fingerprint()}
     assert meta["parameters"] == {"threshold": THRESHOLD, "p_self": 0.05}
     assert meta["export"] == {
@@ -113,13 +113,6 @@ def test_the_description_says_how_the_table_was_made(tmp_path: Path) -> None:
         "share_of_pairs": report.share_of_pairs, "share_of_mass": report.share_of_mass,
     }  # fmt: skip
     assert (tmp_path / "t" / VOCABULARY).read_text("utf-8").split() == VOCABULARY_WORDS
-
-
-def test_the_floor_follows_the_threshold_and_is_never_below_the_networks() -> None:
-    """With 1e-8 a query token whose T(q|d) are all dropped at the paper's 1e-4 would cost ln(1e-4 / 1e-8) = 9.2."""
-    assert ExportSettings(1e-4).floor(1e-8) == pytest.approx(1e-5)
-    assert ExportSettings(1e-4).floor(3e-5) == 3e-5
-    assert ExportSettings(0.0).floor(1e-8) == 1e-8
 
 
 def test_a_threshold_of_0_keeps_all(tmp_path: Path) -> None:

@@ -141,6 +141,16 @@ def test_the_cosine_equals_that_of_torch(sizes: tuple[int, int, int]) -> None:
     assert not list(network.parameters())
 
 
+@pytest.mark.parametrize("documents", [0, 1, 150])
+def test_rows_of_the_cosine_equal_its_pairs(documents: int) -> None:
+    network = CosineTranslation()
+    e_q, e_d, _, _ = inputs_of(70, documents or 1, 1)
+    x_q, x_d = network.query(e_q), network.document(e_d[:documents])
+    rows = torch.stack(list(network_rows(network, x_q, x_d)))
+    torch.testing.assert_close(rows, torch.stack(list(plain_rows(network, x_q, x_d))), rtol=1e-6, atol=1e-6)
+    assert rows.shape == (70, documents)
+
+
 def test_the_cosine_by_hand() -> None:
     """The same direction, a right angle, the opposite direction, whatever the lengths."""
     network = CosineTranslation()
