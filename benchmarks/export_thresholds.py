@@ -3,7 +3,7 @@
     python benchmarks/export_thresholds.py [--outputs outputs] [--seed 1] [--depth 1000] [--data NAME ...]
 
 For the nn_model1 that is trained there: its exported table pruned at growing thresholds, with the share of all pairs
-that is left, its size, the lambda that is best for it (0: the network's floor), and MRR alone and fused (at
+that is left, its size, the lambda that is best for it, and MRR alone and fused (at
 the best of a few fusion weights) beside the network's own.
 """
 
@@ -64,8 +64,8 @@ def main(argv: Sequence[str]) -> None:
     for threshold in THRESHOLDS:
         keep = saved.table.probabilities >= np.float32(threshold)
         table = TranslationTable(saved.table.rows.select(keep), saved.table.probabilities[keep])
-        smoothing = tune_smoothing(table, judged, SMOOTHING_OF_EXPORT, floor=network.floor).settings.smoothing
-        scores = model1_scores(table, *texts, smoothing, floor=network.floor)
+        smoothing = tune_smoothing(table, judged, SMOOTHING_OF_EXPORT).settings.smoothing
+        scores = model1_scores(table, *texts, smoothing)
         alone, fused = measured(per_query_token(scores, *texts[1:]))
         share = 100 * table.entries / saved.meta["export"]["pairs"]
         print(

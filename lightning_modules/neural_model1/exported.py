@@ -31,7 +31,7 @@ class ExportedModel1(TranslationRanker):
         top_k: at most this many document tokens per query token; as the network was exported when not given.
         whole_vocabulary: also document tokens that do not occur in the collection; as exported when not given.
         smoothing: lambda, the weight of P(q|C), which stands for the T(q|d) that are dropped; tuned on development when
-            not given. With 0 the smallest P(q|D) is the network's floor.
+            not given. With 0 the network's floor does.
         field: the one that the network was trained on.
         fused: the row of the results table is this ranker fused with the first stage, BM25 (lemm).
         rerank_depth: candidates of a query that are re-ranked.

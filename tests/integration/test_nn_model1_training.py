@@ -18,7 +18,7 @@ from callbacks.training_report import squared_norm
 from evaluate import evaluate
 from lexical.errors import UserError
 from lexical.model1.scorer import model1_scores, per_query_token
-from lexical.model1.table_files import load_table, scored_with
+from lexical.model1.table_files import load_table
 from lexical.model1.tuning import SMOOTHING_OF_EXPORT
 from lexical.ranking.fusion import TRIAL_WEIGHTS, trial_reciprocal_ranks
 from lexical.small_files import read_json
@@ -120,22 +120,19 @@ def test_the_last_validation_number_is_reproduced_and_is_that_of_ir_measures(tra
 
 
 def test_the_smoothing_of_an_export_is_chosen_on_development_and_recorded(trained: RunFolder, place: Place) -> None:
-    """As in any table, lambda P(q|C) stands for what is missing; where lambda is 0, the network's floor does."""
+    """As in any table, lambda P(q|C) stands for what is missing."""
     exported, data = load_ranker(place.folder("alone", "nn_model1_exp").path), place.opened()
     saved = load_table(place.folder("alone", "nn_model1_exp").table)
-    floor = scored_with(load_table(trained.table).meta)["floor"]
     (batch,) = data.evaluation_batches("development", exported.needs())
 
-    def scores(**settings: float) -> np.ndarray:
-        return per_query_token(model1_scores(saved.table, *batch.ranking[:3], **settings), *batch.ranking[1:3])
+    def scores(smoothing: float) -> np.ndarray:
+        return per_query_token(model1_scores(saved.table, *batch.ranking[:3], smoothing), *batch.ranking[1:3])
 
-    mrr = {
-        smoothing: trial_reciprocal_ranks(
-            batch.query_set.task, batch.first_stage, scores(smoothing=smoothing, floor=floor)
-        ).mean(axis=0).max()
-        for smoothing in SMOOTHING_OF_EXPORT
-    }  # fmt: skip
-    chosen = saved.meta["scored_with"]
+    def fused_mrr(smoothing: float) -> float:
+        ranks = trial_reciprocal_ranks(batch.query_set.task, batch.first_stage, scores(smoothing))
+        return float(ranks.mean(axis=0).max())
+
+    mrr, chosen = {value: fused_mrr(value) for value in SMOOTHING_OF_EXPORT}, saved.meta["scored_with"]
     assert mrr[chosen["smoothing"]] == pytest.approx(max(mrr.values()))
     assert saved.meta["development_mrr"] == pytest.approx(max(mrr.values()))
     np.testing.assert_array_equal(exported.score(batch.ranking), scores(**chosen))
@@ -147,8 +144,7 @@ def test_an_exported_table_is_scored_alike_by_whoever_reads_it(
 ) -> None:
     """Its meta.json has lambda and the network's floor, which is not the 1e-8 of other tables."""
     given = ["--model.smoothing", str(smoothing)]
-    export = ["--model", "nn_model1_exp", *given]
-    train(place.command("alone", *export))
+    train(place.command("alone", "--model", "nn_model1_exp", *given))
     exported = place.folder("alone", "nn_model1_exp")
     assert load_table(exported.table).meta["scored_with"]["smoothing"] == smoothing
     table = ["--model", "model1_table", "--model.field", "bwps", "--model.table", str(exported.table)]
