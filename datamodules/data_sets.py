@@ -74,6 +74,9 @@ class Folder(SplitData):
 class MSMarco(SplitData):
     """MS MARCO v1 with TREC DL 2019/2020: the official files of a local folder, or `ir_datasets`.
 
+    Query sets have the sizes of the paper's data table, or less where there are fewer queries, as with the
+    official small dev set alone. Sizes that are given are met exactly, or refused.
+
     Args:
         kind: "passage" or "document".
         path: folder of the official files (gz accepted); without it ir_datasets downloads them.

@@ -34,7 +34,14 @@ from datamodules.candidates.candidate_sets import (
     write_candidates,
 )
 from datamodules.candidates.dense import FLAG, build_dense_index, load_dense_encoder, retrieve_dense
-from datamodules.text.analysis import LOOKUP, SPACY_FIELDS, WORD_PIECES, AnalysisSettings, analyser_identity
+from datamodules.text.analysis import (
+    LOOKUP,
+    MAX_VOCABULARY,
+    SPACY_FIELDS,
+    WORD_PIECES,
+    AnalysisSettings,
+    analyser_identity,
+)
 from datamodules.text.collection import Collection
 from datamodules.text.fields import Field, build_fields, tokenise_queries
 from datamodules.text.query_sets import DEVELOPMENT, SAMPLES, SPLIT_SEED, TRAIN_MODELING, QuerySet
@@ -54,7 +61,7 @@ BM25, DENSE, HYBRID = "bm25", "dense", "hybrid"
 NEGATIVES, NEGATIVES_FROM = 20, 500  # "20 negative examples selected from a set of top-500 candidates"
 
 # The modules whose source decides the content of a step.
-FIELD_CODE = ["datamodules.text.analysis", "datamodules.text.fields"]
+FIELD_CODE = ["datamodules.text.analysis", "datamodules.text.fields", "datamodules.text.vocabulary"]
 FIELD_CODE += ["lexical.index.forward_index", "lexical.index.ragged", "lexical.index.array_file"]
 TUNING_CODE = ["lexical.bm25", "lexical.ranking.order", "lexical.index.retrieval"]
 INDEX_CODE = ["lexical.index.retrieval", "lexical.bm25"]
@@ -78,6 +85,7 @@ class PreparationSettings:
         dense_encoder: whose mean-pooled vectors are searched: "packaged", a Hugging Face name, or a folder.
         dense_pieces: word pieces of a document or query that this encoder reads.
         max_doc_tokens: tokens of a document that are indexed, per field; all when not given.
+        max_vocabulary: words of a field that are numbered, the most frequent; rarer ones match nothing.
         spacy_model: "lookup" (needs no model), or an installed pipeline such as en_core_web_sm.
         tokenizer: of the field bwps: "packaged", a folder with tokenizer.json, or a Hugging Face name.
     """
@@ -91,6 +99,7 @@ class PreparationSettings:
     dense_encoder: str = PACKAGED
     dense_pieces: int = 128
     max_doc_tokens: int | None = None
+    max_vocabulary: int = MAX_VOCABULARY
     spacy_model: str = LOOKUP
     tokenizer: str = PACKAGED
     first_stage_field: ClassVar[str] = "lemm"
@@ -100,6 +109,7 @@ class PreparationSettings:
         require(self.depth >= 1, "--data.depth", self.depth, "1 or more")
         require(self.workers >= 0, "--data.workers", self.workers, "0 (one per core) or more")
         require(longest is None or longest >= 1, "--data.max_doc_tokens", longest, "1 or more")
+        require(self.max_vocabulary >= 1, "--data.max_vocabulary", self.max_vocabulary, "1 or more")
         require(k1 is None or k1 >= 0, "--data.k1", k1, "0 or more")
         require(b is None or 0 <= b <= 1, "--data.b", b, "between 0 and 1")
         require(3 <= self.dense_pieces <= 512, "--data.dense_pieces", self.dense_pieces, "from 3 to 512")
@@ -116,7 +126,7 @@ class PreparationSettings:
 
     @property
     def analysis(self) -> AnalysisSettings:
-        return AnalysisSettings(self.spacy_model, self.tokenizer, self.max_doc_tokens)
+        return AnalysisSettings(self.spacy_model, self.tokenizer, self.max_doc_tokens, self.max_vocabulary)
 
 
 class Preparation:
@@ -195,6 +205,7 @@ class Preparation:
         return self._step(
             f"fields-{fields[0]}", label, build, FIELD_CODE,
             fields=fields, analyser=analyser_identity(fields[0], analysis), max_doc_tokens=analysis.max_doc_tokens,
+            max_vocabulary=analysis.max_vocabulary if fields == SPACY_FIELDS else None,
         )  # fmt: skip
 
     # --- first stage

@@ -89,7 +89,7 @@ class RankingBatch(NamedTuple):
     forward: ForwardIndex  # of the ranker's field; memory-mapped, shared by all batches
     queries: Ragged  # token ids of the field, -1 for unknown words
     candidates: Ragged  # document rows
-    sequences: Ragged | None = None  # the documents' tokens in the order of the text, for rankers that read them
+    sequences: Ragged | None = None  # the documents' tokens in the order of the text, -1 for rare words
 
     def pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield (query tokens, document tokens), both in the order of the text, for every candidate."""

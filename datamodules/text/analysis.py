@@ -32,6 +32,7 @@ SPACY_FIELDS = ("word", "lemm", "word_all")
 WORD_PIECES = "bwps"
 FIELDS = (*SPACY_FIELDS, WORD_PIECES)
 LOOKUP = "lookup"  # spaCy's English tokenizer with the lemma table of spacy-lookups-data: no model needed
+MAX_VOCABULARY = 5_000_000  # while a collection is counted, three fields with twice as many strings take some 5 GB
 MAX_STRINGS = 400_000  # a spaCy pipeline never forgets a string; beyond this it is replaced, so that memory stays flat
 
 
@@ -49,6 +50,7 @@ class AnalysisSettings(NamedTuple):
     spacy_model: str = LOOKUP  # "lookup", or the name of an installed spaCy pipeline such as en_core_web_sm
     tokenizer: str = PACKAGED  # "packaged", a folder with tokenizer.json, or a Hugging Face model name
     max_doc_tokens: int | None = None  # tokens of a document that are indexed, per field
+    max_vocabulary: int = MAX_VOCABULARY  # tokens of a spaCy field that are numbered: the most frequent
 
 
 @cache

@@ -48,7 +48,7 @@ class JudgedQuery(NamedTuple):
 
 
 class SplitSizes(NamedTuple):
-    """Numbers of queries; None: the default of `split`."""
+    """Numbers of queries; None: the data set's own (`planned_sizes`), or the default of `split`."""
 
     train_fusion: int | None = None  # default: 10% of the training queries, at most 20,000
     development: int | None = None  # default: half of the dev queries if there is no test set, else all
@@ -174,6 +174,48 @@ def join_judgements(raw: RawSet, collection: Collection, notes: list[str]) -> li
             "have no relevant document and are left out"
         )
     return usable
+
+
+def judged_queries(raw: RawSet) -> list[JudgedQuery]:
+    """Return the queries with a relevant document, known or not: what there is to split before a collection is read."""
+    for report in (raw.query_report, raw.qrel_report):
+        report.refuse_if_mostly_broken()
+    judged = {judgement.query_id for judgement in raw.qrels if judgement.grade > 0}
+    return [JudgedQuery(query.id, query.text, []) for query in raw.queries if query.id in judged]
+
+
+def planned_sizes(
+    sets: dict[str, list[JudgedQuery]], given: SplitSizes, defaults: SplitSizes, notes: list[str]
+) -> SplitSizes:
+    """Return the sizes of a split that `sets` has enough queries for.
+
+    Args:
+        sets: judged queries of train, dev and perhaps test.
+        given: sizes that the user asks for, exactly: a `UserError` if there are too few queries.
+        defaults: the data set's own sizes, where none is given. They shrink in proportion if there are too few queries.
+        notes: what shrank is added.
+    """
+    sizes = given._asdict()
+    sources = {"train": (TRAIN_FUSION,), "dev": (DEVELOPMENT, TEST)}
+    if "test" in sets:
+        sources |= {"dev": (DEVELOPMENT,), "test": (TEST,)}
+    for source, names in sources.items():
+        exact = {name: sizes[name] for name in names if sizes[name] is not None}
+        others = source == "train" or (source == "dev" and len(exact) < len(names))  # sets that need a query, too
+        queries = len(sets[source]) - sum(exact.values())
+        if exact and queries < others:
+            flags = " and ".join(f"--data.{name}_queries {size}" for name, size in exact.items())
+            raise UserError(f"{flags}: too many, {source} has {len(sets[source]):,} judged queries for all its sets")
+        if source == "train":
+            queries = max(1, round(FUSION_SHARE * queries))
+        own = {name: size for name in names if name not in exact and (size := getattr(defaults, name)) is not None}
+        wanted = sum(own.values())
+        sizes |= own
+        if wanted > queries:
+            sizes |= {name: max(1, queries * size // wanted) for name, size in own.items()}
+            shrunk = ", ".join(f"{name} {size:,} -> {sizes[name]:,}" for name, size in own.items())
+            notes.append(f"{source} has {len(sets[source]):,} judged queries; sizes shrink in proportion: {shrunk}")
+    return SplitSizes(**sizes)
 
 
 def split(sets: dict[str, list[JudgedQuery]], sizes: SplitSizes, notes: list[str]) -> dict[str, list[JudgedQuery]]:

@@ -35,6 +35,8 @@ from datamodules.text.query_sets import (
     RawSet,
     SplitSizes,
     join_judgements,
+    judged_queries,
+    planned_sizes,
     split,
     write_query_set,
 )
@@ -71,18 +73,23 @@ class SplitTexts(NamedTuple):
     """A collection with its raw query sets (train, dev, perhaps test, further judged sets) split as in the paper."""
 
     raw: RawTexts
-    sizes: SplitSizes = SplitSizes()
+    sizes: SplitSizes = SplitSizes()  # exactly these, where given
 
     def identity(self) -> Any:
-        return {"source": self.raw.identity(), "sizes": self.sizes, "code": code_version(TEXT_CODE)}
+        sizes = {"sizes": self.sizes, "default_sizes": self.raw.default_sizes}
+        return {"source": self.raw.identity(), **sizes, "code": code_version(TEXT_CODE)}
 
     def write(self, folder: Path) -> None:
+        raw_sets, notes = self.raw.query_sets(), list[str]()
+        unjoined = {name: judged_queries(raw) for name, raw in raw_sets.items()}
+        sizes = planned_sizes(unjoined, self.sizes, self.raw.default_sizes, notes)
+        split(unjoined, sizes, [])  # an empty set is reported before hours go into the collection
         report = LineReport(self.raw.label)
         documents = track(self.raw.documents(report), f"read {self.raw.label}")
         collection = write_collection(documents, report, folder / "collection")
-        notes = [*filter(None, [report.summary()])]
-        judged = {name: join_judgements(raw, collection, notes) for name, raw in self.raw.query_sets().items()}
-        sets = split(judged, self.sizes, notes)
+        notes += filter(None, [report.summary()])
+        judged = {name: join_judgements(raw, collection, notes) for name, raw in raw_sets.items()}
+        sets = split(judged, sizes, notes)
         for name, expected in self.raw.judged_queries.items():
             if name in sets and len(sets[name]) != expected:
                 notes.append(f"{name}: {len(sets[name]):,} judged queries; the official set has {expected:,}")
@@ -97,6 +104,7 @@ class FileTexts(NamedTuple):
     sets: dict[str, tuple[Path, Path]]  # name -> (queries, qrels)
     relevant_from: Mapping[str, int] = {}  # set -> lowest grade of a relevant document, if it is not 1
     judged_queries: Mapping[str, int] = {}  # set -> how many there are, where that is known
+    default_sizes: SplitSizes = SplitSizes()  # of sets whose size is not given, or less where there are fewer queries
 
     def identity(self) -> Any:
         files = [self.collection, *(path for pair in self.sets.values() for path in pair)]
@@ -143,6 +151,10 @@ def folder_texts(folder: Path) -> FileTexts:
 # relevant and not relevant only; a document from grade 1. nDCG uses all grades.
 TREC_RELEVANT_FROM = {"passage": {"trec2019": 2, "trec2020": 2}, "document": {}}
 TREC_JUDGED = {"passage": {"trec2019": 43, "trec2020": 54}, "document": {"trec2019": 43, "trec2020": 45}}
+PAPER_SIZES = {  # the paper's data table
+    "passage": SplitSizes(train_fusion=20_000, development=20_000, test=3_000),
+    "document": SplitSizes(train_fusion=10_000, development=2_500, test=2_693),
+}
 # kind -> (collection, set -> alternatives of (queries, qrels))
 OFFICIAL_FILES: dict[str, tuple[str, dict[str, list[tuple[str, str]]]]] = {
     "passage": (
@@ -182,7 +194,7 @@ def official_texts(folder: Path, kind: str) -> FileTexts:
             missing = first[1] if queries else first[0]
             raise UserError(f"{folder} has one file of {name} but lacks {missing} (plain or .gz)")
     label, file = f"MS MARCO {kind} collection", _collection_file(folder, collection)
-    return FileTexts(label, file, sets, TREC_RELEVANT_FROM[kind], TREC_JUDGED[kind])
+    return FileTexts(label, file, sets, TREC_RELEVANT_FROM[kind], TREC_JUDGED[kind], PAPER_SIZES[kind])
 
 
 IRDS_SUBSETS = {"train": "train", "dev": "dev", "trec2019": "trec-dl-2019/judged", "trec2020": "trec-dl-2020/judged"}
@@ -195,6 +207,7 @@ class IrDatasetsTexts:
         self.base, self.label = base, f"{base} of ir_datasets"
         kind = base.removeprefix("msmarco-")
         self.relevant_from, self.judged_queries = TREC_RELEVANT_FROM[kind], TREC_JUDGED[kind]
+        self.default_sizes = PAPER_SIZES[kind]
 
     def identity(self) -> Any:
         import ir_datasets

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -53,10 +52,3 @@ def read_range(path: Path, start: int, end: int) -> np.ndarray:
     mapped = map_array(path)
     assert isinstance(mapped, np.memmap)
     return np.fromfile(path, mapped.dtype, end - start, offset=mapped.offset + start * mapped.itemsize)
-
-
-def read_blocks(path: Path, block: int = 1 << 22) -> Iterator[np.ndarray]:
-    """Read the values of a 1-D ``.npy`` file from front to back, `block` at a time."""
-    length = len(map_array(path))
-    for start in range(0, length, block):
-        yield read_range(path, start, min(start + block, length))

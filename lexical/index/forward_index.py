@@ -25,7 +25,7 @@ class ForwardIndex(NamedTuple):
     offsets: np.ndarray  # (documents + 1,) int64
     tokens: np.ndarray  # (postings,) int32 token ids
     counts: np.ndarray  # (postings,) int32 occurrences of the token in the document
-    lengths: np.ndarray  # (documents,) int32 tokens of the document, repeats counted
+    lengths: np.ndarray  # (documents,) int32 tokens of the document: repeats counted, and those outside the vocabulary
     document_frequency: np.ndarray  # (vocabulary,) int64 documents that contain the token
     collection_frequency: np.ndarray  # (vocabulary,) int64 occurrences in the collection
     idf: np.ndarray  # (vocabulary,) float64 ln(1 + (N - df + 0.5) / (df + 0.5)); 0 for a token of no document
@@ -44,7 +44,10 @@ class ForwardIndex(NamedTuple):
 
 
 def build_forward_index(blocks: Iterable[Ragged], vocabulary_size: int, folder: Path) -> None:
-    """Write the forward index of the documents in `blocks` (row = document, values = token ids)."""
+    """Write the forward index of the documents in `blocks` (row = document, values = token ids).
+
+    A token below 0 is not in the vocabulary: it counts towards the length of its document and has no posting.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     document_frequency = np.zeros(vocabulary_size, np.int64)
     collection_frequency = np.zeros(vocabulary_size, np.int64)
@@ -57,7 +60,8 @@ def build_forward_index(blocks: Iterable[Ragged], vocabulary_size: int, folder: 
     ):
         offsets.append(np.zeros(1, np.int64))
         for block in blocks:
-            keys = block.row_numbers() * vocabulary_size + block.values
+            known = block.select(block.values >= 0)
+            keys = known.row_numbers() * vocabulary_size + known.values
             unique, occurrences = np.unique(keys, return_counts=True)
             rows, row_tokens = np.divmod(unique, max(1, vocabulary_size))
             offsets.append(postings + offsets_of(np.bincount(rows, minlength=block.rows))[1:])
@@ -67,7 +71,7 @@ def build_forward_index(blocks: Iterable[Ragged], vocabulary_size: int, folder: 
             postings += len(unique)
             documents += block.rows
             document_frequency += np.bincount(row_tokens, minlength=vocabulary_size)
-            collection_frequency += np.bincount(block.values, minlength=vocabulary_size)
+            collection_frequency += np.bincount(known.values, minlength=vocabulary_size)
     np.save(folder / "document_frequency.npy", document_frequency)
     np.save(folder / "collection_frequency.npy", collection_frequency)
     df = document_frequency.astype(np.float64)

@@ -30,7 +30,7 @@ PARTS_PER_THREAD = 4
 def collection_probability(index: ForwardIndex) -> np.ndarray:
     """Return (vocabulary,) float64 P(q|C)."""
     frequency = np.asarray(index.collection_frequency, np.float64)
-    return np.where(frequency > 0, frequency / max(1.0, frequency.sum()), UNSEEN)
+    return np.where(frequency > 0, frequency / max(1, index.lengths.sum(dtype=np.int64)), UNSEEN)
 
 
 def model1_scores(

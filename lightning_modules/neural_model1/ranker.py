@@ -223,9 +223,10 @@ class NeuralModel1(NeuralRanker):
         evidence = []
         for query, document in batch.pairs():
             query_tokens, q_row = np.unique(query[query >= 0].astype(np.int64), return_inverse=True)
-            document_tokens, d_column = np.unique(document.astype(np.int64), return_inverse=True)
+            document_tokens, d_column = np.unique(document[document >= 0].astype(np.int64), return_inverse=True)
             translation = np.zeros((len(query), len(document)))
-            translation[query >= 0] = self._translations(query_tokens, document_tokens)[q_row][:, d_column]
+            known = self._translations(query_tokens, document_tokens)[q_row][:, d_column]
+            translation[np.ix_(query >= 0, document >= 0)] = known
             evidence.append(model1_evidence(translation, np.zeros(len(query)), self.floor, len(query)))
         return evidence
 

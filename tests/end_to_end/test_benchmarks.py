@@ -19,10 +19,11 @@ from tests import ROOT
         ["benchmarks/fusion.py"],
         ["benchmarks/em.py", "--pairs", "100000"],
         ["benchmarks/score.py", "--queries", "20", "--repeats", "7", "--vocabulary", "20000", "--entries", "400000"],
+        ["benchmarks/retrieve.py", "--documents", "300000", "--queries", "100"],
         ["benchmarks/nn_model1.py", "--small"],
         ["benchmarks/bert.py", "--small"],
     ],
-    ids=["prepare", "fusion", "em", "score", "nn_model1", "bert"],
+    ids=["prepare", "fusion", "em", "score", "retrieve", "nn_model1", "bert"],
 )
 def test_a_benchmark_keeps_its_bounds(command: list[str], tmp_path: Path) -> None:
     arguments = [sys.executable, str(ROOT / command[0]), *command[1:]]

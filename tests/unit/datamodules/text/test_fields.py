@@ -14,6 +14,10 @@ from datamodules.text.analysis import SPACY_FIELDS, AnalysisSettings, SpacyAnaly
 from datamodules.text.collection import write_collection
 from datamodules.text.fields import Field, QueryTokeniser, build_fields
 from datamodules.text.lines import LineReport, TextLine
+from lexical.bm25 import BM25Parameters, bm25_scores
+from lexical.index.ragged import Ragged, ragged
+from lexical.model1.scorer import collection_probability, model1_scores
+from lexical.model1.table import TranslationTable
 
 TEXTS = [
     "Dogs chase the cat; the cat chases a dog.",
@@ -114,6 +118,64 @@ def test_the_size_of_a_shard_changes_no_byte(tmp_path: Path, monkeypatch: pytest
             }
         )
     assert len(written[0]) == 40 and written[0] == written[1]
+
+
+RARE = [f"common river number{i} common bank{i % 3}" for i in range(60)]
+
+
+def test_rare_words_are_not_numbered_but_counted_in_the_length(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """common 120, river 60, bank0 20, bank1 20, bank2 20, and 60 others, one of each document."""
+    whole = build(tmp_path / "whole", RARE)["word"]
+    assert capsys.readouterr().err == "" and len(whole.vocabulary()) == 65
+    field = build(tmp_path / "capped", RARE, settings=AnalysisSettings(max_vocabulary=4))["word"]
+    assert field.vocabulary() == ["common", "river", "bank0", "bank1"] == whole.vocabulary()[:4]
+    assert field.sequences.lengths().tolist() == [5] * 60
+    assert field.sequences.row(1).tolist() == [0, 1, -1, 0, 3] and field.sequences.row(2).tolist() == [0, 1, -1, 0, -1]
+    index = field.forward
+    assert index.lengths.tolist() == [5] * 60 and index.mean_length == 5
+    assert index.collection_frequency.tolist() == [120, 60, 20, 20]
+    assert collection_probability(index).tolist() == [120 / 300, 60 / 300, 20 / 300, 20 / 300]
+    assert [index.tokens[index.offsets[i] : index.offsets[i + 1]].tolist() for i in (1, 2)] == [[0, 1, 3], [0, 1]]
+    assert QueryTokeniser({"word": field}, AnalysisSettings()).tokenise(["common bank2"])["word"].values.tolist() == [
+        0, -1,
+    ]  # fmt: skip
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("word: 80 of 300 tokens are not among the 4 most frequent words; they ")
+    assert len(said) == 3 and all("--data.max_vocabulary" in line for line in said)
+
+
+def test_scores_of_numbered_words_do_not_change_with_the_cap(tmp_path: Path) -> None:
+    """BM25 and Model 1 read lengths, frequencies and totals: all as without a cap."""
+    whole = build(tmp_path / "whole", RARE)["word"]
+    capped = build(tmp_path / "capped", RARE, settings=AnalysisSettings(max_vocabulary=5))["word"]
+    queries, candidates = ragged([[0, 2, 4], [1, 3]], np.int32), ragged([list(range(60))] * 2, np.int32)
+    scores = [bm25_scores(field.forward, queries, candidates, BM25Parameters()) for field in (whole, capped)]
+    translated = []
+    for field in (whole, capped):
+        size = field.forward.vocabulary_size
+        own = TranslationTable(Ragged(np.arange(size + 1), np.arange(size, dtype=np.int32)), np.ones(size, np.float32))
+        translated.append(model1_scores(own, field.forward, queries, candidates, 0.2))
+    assert np.array_equal(scores[0], scores[1]) and np.array_equal(translated[0], translated[1])
+
+
+def test_a_vocabulary_that_is_counted_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten documents a shard; every shard has more than twice as many words as are kept. Every occurrence of a word of
+    the vocabulary is numbered, also those before it was dropped once."""
+    monkeypatch.setattr(fields_module, "DOCUMENTS_PER_SHARD", 10)
+    texts = [f"odd{i} odd{i}x common{i % 2} river late{i // 150}" for i in range(200)]
+    field = build(tmp_path, texts, settings=AnalysisSettings(max_vocabulary=5))["word"]
+    assert field.vocabulary() == ["river", "late0", "common0", "common1", "late1"]
+    assert field.forward.collection_frequency.tolist() == [200, 150, 100, 100, 50]
+    assert field.sequences.row(0).tolist() == [-1, -1, 2, 0, 1] and field.sequences.row(199).tolist() == [
+        -1,
+        -1,
+        3,
+        0,
+        4,
+    ]
+    assert {path.name for path in field.folder.iterdir()} == {"offsets.npy", "tokens.npy", "vocab.txt", "forward"}
 
 
 def test_a_collection_without_a_single_word_has_empty_fields(tmp_path: Path) -> None:

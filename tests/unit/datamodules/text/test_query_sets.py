@@ -23,6 +23,7 @@ from datamodules.text.query_sets import (
     RawSet,
     SplitSizes,
     join_judgements,
+    planned_sizes,
     same_text,
     split,
     write_query_set,
@@ -175,6 +176,48 @@ def test_the_split_never_changes() -> None:
     assert ids(found[TEST]) == ["d1", "d4", "d5", "d6"]
 
 
+PAPER = SplitSizes(20_000, 20_000, 3_000)
+
+
+@pytest.mark.parametrize(
+    ("queries", "given", "sizes", "shrunk"),
+    [
+        ((502_939, 55_578), SplitSizes(), (20_000, 20_000, 3_000), []),
+        ((502_939, 6_980), SplitSizes(), (20_000, 6_069, 910), ["development 20,000 -> 6,069, test 3,000 -> 910"]),
+        ((30_000, 55_578), SplitSizes(), (3_000, 20_000, 3_000), ["train_fusion 20,000 -> 3,000"]),
+        ((502_939, 6_980), SplitSizes(development=5_000), (20_000, 5_000, 1_980), ["test 3,000 -> 1,980"]),
+        ((502_939, 6_980), SplitSizes(test=980), (20_000, 6_000, 980), ["development 20,000 -> 6,000"]),
+        ((502_939, 6_980), SplitSizes(25_000, 6_000, 980), (25_000, 6_000, 980), []),
+        ((20, 10, 4), SplitSizes(), (2, 10, 4), ["train_fusion 20,000 -> 2", "development 20,000 -> 10", "3,000 -> 4"]),
+        ((20, 10, 4), SplitSizes(3, 9, 4), (3, 9, 4), []),
+    ],
+)  # fmt: skip
+def test_default_sizes_shrink_in_proportion_and_given_ones_do_not(
+    queries: tuple[int, ...], given: SplitSizes, sizes: tuple[int, ...], shrunk: list[str]
+) -> None:
+    sets = {name: numbered(name, count) for name, count in zip(("train", "dev", "test"), queries, strict=False)}
+    notes: list[str] = []
+    assert planned_sizes(sets, given, PAPER, notes) == sizes
+    assert len(notes) == len(shrunk)
+    assert all(note.endswith(end) for note, end in zip(notes, shrunk, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (SplitSizes(train_fusion=20), "--data.train_fusion_queries 20: too many, train has 20 judged queries"),
+        (SplitSizes(development=10), "--data.development_queries 10: too many, dev has 10 judged queries"),
+        (
+            SplitSizes(development=6, test=5),
+            "--data.development_queries 6 and --data.test_queries 5: too many, dev has 10 judged queries",
+        ),
+    ],
+)
+def test_given_sizes_that_cannot_be_met_are_one_clear_line(given: SplitSizes, message: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)} for all its sets$"):
+        planned_sizes({"train": numbered("t", 20), "dev": numbered("d", 10)}, given, SplitSizes(), [])
+
+
 # ------------------------------------------------------------------------------- no text in two query sets
 
 
@@ -234,7 +277,7 @@ def test_equal_texts_stay_together_in_a_split() -> None:
 def test_no_text_is_in_two_sets_and_every_query_is_kept_or_said(texts: list[list[str]], with_test: bool) -> None:
     sets = {
         "train": [*numbered("t", 200), *judged("T", texts[0])],
-        "dev": [*numbered("d", 6), *judged("D", texts[1])],
+        "dev": [*numbered("d", 20), *judged("D", texts[1])],  # more than all that may be shared
         "further": judged("F", texts[3]),
     }
     if with_test:

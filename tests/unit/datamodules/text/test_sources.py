@@ -280,6 +280,36 @@ def test_queries_and_qrels_of_dev_belong_to_each_other(tmp_path: Path) -> None:
     assert (pair[0].name, pair[1].name) == ("queries.dev.small.tsv", "qrels.dev.small.tsv")
 
 
+@pytest.mark.parametrize("kind", ["passage", "document"])
+def test_the_paper_s_sizes_shrink_with_the_small_files(tmp_path: Path, kind: str) -> None:
+    """20 training and 10 dev queries, as with the official small dev set alone."""
+    found = write_texts(official_texts(write_official(tmp_path / "msmarco", kind), kind), tmp_path / "texts")
+    development, test = (8, 1) if kind == "passage" else (4, 5)
+    sizes = [len(found.sets[name]) for name in ("train_modeling", "train_fusion", "development", "test")]
+    assert sizes == [18, 2, development, test]
+    wanted = ("20,000", "20,000", "3,000") if kind == "passage" else ("10,000", "2,500", "2,693")
+    assert found.notes[:2] == [
+        f"train has 20 judged queries; sizes shrink in proportion: train_fusion {wanted[0]} -> 2",
+        "dev has 10 judged queries; sizes shrink in proportion: "
+        f"development {wanted[1]} -> {development}, test {wanted[2]} -> {test}",
+    ]
+
+
+@pytest.mark.parametrize("sizes", [SplitSizes(development=10), SplitSizes(test=11), SplitSizes(train_fusion=20)])
+def test_sizes_that_cannot_be_met_are_refused_before_the_collection_is_read(tmp_path: Path, sizes: SplitSizes) -> None:
+    texts = official_texts(write_official(tmp_path / "msmarco", "passage"), "passage")
+    with pytest.raises(UserError, match=r"^--data\.\w+_queries \d+: too many, (dev|train) has \d+ judged queries"):
+        write_texts(texts, tmp_path / "texts", sizes)
+    assert not list((tmp_path / "texts").iterdir())
+
+
+def test_an_empty_query_set_is_reported_before_the_collection_is_read(tmp_path: Path) -> None:
+    folder = write_small_folder(tmp_path / "data", documents=50, train=3, dev=10, test=0)
+    with pytest.raises(UserError, match=r"^query set train_fusion is empty"):
+        write_texts(folder_texts(folder), tmp_path / "texts")
+    assert not list((tmp_path / "texts").iterdir())
+
+
 # ---------------------------------------------------------------------------------------------- ir_datasets
 
 

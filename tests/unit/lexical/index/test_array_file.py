@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from lexical.index.array_file import ArrayWriter, map_array, read_blocks, read_range
+from lexical.index.array_file import ArrayWriter, map_array, read_range
 
 
 def write(path: Path, dtype: np.typing.DTypeLike, *pieces: np.ndarray) -> Path:
@@ -32,7 +32,7 @@ def test_a_file_without_values_is_an_empty_array_and_can_be_mapped(tmp_path: Pat
     path = write(tmp_path / "empty.npy", np.int32)
     assert np.load(path).shape == (0,) and np.load(path).dtype == np.int32
     assert map_array(path).shape == (0,)
-    assert list(read_blocks(path)) == []
+    assert len(read_range(path, 0, 0)) == 0
 
 
 def test_the_file_is_what_numpy_itself_would_write(tmp_path: Path) -> None:
@@ -58,17 +58,6 @@ def test_the_writer_counts_what_it_has_written(tmp_path: Path) -> None:
 
 
 @settings(deadline=None, max_examples=60)
-@given(values=hnp.arrays(np.int64, st.integers(0, 40)), block=st.integers(1, 45), cut=st.integers(0, 40))
-def test_blocks_joined_are_the_array(
-    values: np.ndarray, block: int, cut: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    path = write(tmp_path_factory.mktemp("blocks") / "a.npy", np.int64, values[:cut], values[cut:])
-    blocks = list(read_blocks(path, block))
-    assert [len(part) for part in blocks[:-1]] == [block] * (len(blocks) - 1)
-    assert np.concatenate([np.zeros(0, np.int64), *blocks]).tolist() == values.tolist()
-
-
-@settings(deadline=None, max_examples=60)
 @given(values=hnp.arrays(np.int16, st.integers(0, 40)), ends=st.tuples(st.integers(0, 40), st.integers(0, 40)))
 def test_a_range_is_the_slice_of_the_array(
     values: np.ndarray, ends: tuple[int, int], tmp_path_factory: pytest.TempPathFactory
@@ -82,8 +71,6 @@ def test_a_range_is_the_slice_of_the_array(
 def test_a_file_cut_short_is_refused_not_read_in_part(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npy", np.int64, np.arange(10))
     path.write_bytes(path.read_bytes()[:-16])
-    with pytest.raises(ValueError, match=r"a\.npy"):
-        list(read_blocks(path, 4))
     with pytest.raises(ValueError, match=r"a\.npy"):
         read_range(path, 4, 10)
 

@@ -93,7 +93,13 @@ def test_a_collection_without_documents(blocks: list[Ragged], tmp_path: Path) ->
     assert index.offsets.tolist() == [0] and index.document_frequency.tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("token", [-1, 2])
-def test_a_token_outside_the_vocabulary_is_refused(token: int) -> None:
+def test_a_token_below_0_counts_in_the_length_alone() -> None:
+    index = forward_index_of([[1, -1, 0, -1, 1], [-1], [0]], 2)
+    assert index.lengths.tolist() == [5, 1, 1] and index.offsets.tolist() == [0, 2, 2, 3]
+    assert index.tokens.tolist() == [0, 1, 0] and index.counts.tolist() == [1, 2, 1]
+    assert index.document_frequency.tolist() == [2, 1] and index.collection_frequency.tolist() == [2, 2]
+
+
+def test_a_token_beyond_the_vocabulary_is_refused() -> None:
     with pytest.raises(ValueError, match=r".+"):
-        forward_index_of([[0, token]], vocabulary_size=2)
+        forward_index_of([[0, 2]], vocabulary_size=2)

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexical.bm25 import BM25Parameters
-from lexical.index.ragged import Ragged
-from lexical.index.retrieval import QUERIES_PER_BATCH, RetrievalIndex
+from lexical.index.ragged import Ragged, ragged
+from lexical.index.retrieval import BLOCK, QUERIES_PER_BATCH, RetrievalIndex
 from tests import ROOT
 from tests.fixtures.plain_reference import plain_bm25
-from tests.fixtures.tiny_collections import TinyCollection, seeded_collection, tiny_collections
+from tests.fixtures.tiny_collections import TinyCollection, forward_index_of, seeded_collection, tiny_collections
 
 settings_of_bm25 = st.builds(BM25Parameters, k1=st.floats(0, 3), b=st.floats(0, 1))
 
@@ -26,7 +26,7 @@ settings_of_bm25 = st.builds(BM25Parameters, k1=st.floats(0, 3), b=st.floats(0, 
 @pytest.fixture(scope="module")
 def collection() -> TinyCollection:
     """More queries than one batch; some queries and documents are empty, some query words unknown."""
-    made = seeded_collection(documents=120, queries=QUERIES_PER_BATCH + 50)
+    made = seeded_collection(documents=120, queries=QUERIES_PER_BATCH + 200)
     return made._replace(queries=[[-1, *query] if i % 5 == 0 else query for i, query in enumerate(made.queries)])
 
 
@@ -70,6 +70,47 @@ def test_the_best_come_first_and_no_more_than_asked_for(collection: TinyCollecti
         assert documents == pytest.approx({number: expected[number] for number in documents}, abs=1e-4)
         cut += len(expected) > depth
     assert cut > 100  # the depth was felt
+
+
+def exact_ranking(index: RetrievalIndex, query: list[int], id_order: np.ndarray, depth: int) -> list[tuple[int, float]]:
+    """(document, score) by the float32 scores of bm25s, score down, then place of the id; all documents are sorted."""
+    scores = index._index.get_scores_from_ids(query) if query else np.zeros(len(id_order), np.float32)
+    order = np.lexsort((id_order, -scores))
+    return [(int(i), float(scores[i])) for i in order[:depth] if scores[i] > 0]
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    collection=tiny_collections(), parameters=settings_of_bm25, depth=st.integers(1, 10), seed=st.integers(0, 100),
+    copies=st.integers(1, 5),
+)  # fmt: skip
+def test_ties_are_ordered_and_cut_by_id(
+    collection: TinyCollection, parameters: BM25Parameters, depth: int, seed: int, copies: int
+) -> None:
+    """Copies of documents have equal scores."""
+    collection = collection._replace(documents=collection.documents * copies)
+    index = RetrievalIndex.build(collection.forward_index(), parameters)
+    orders = np.random.default_rng(seed).permutation(len(collection.documents)), None
+    for id_order in orders:
+        found = as_dicts(index.top(collection.query_tokens(), depth, threads=2, id_order=id_order))
+        rows = np.arange(len(collection.documents)) if id_order is None else id_order
+        queries = [[token for token in query if token >= 0] for query in collection.queries]
+        assert [list(row.items()) for row in found] == [exact_ranking(index, query, rows, depth) for query in queries]
+
+
+def test_ties_across_blocks_of_documents_are_cut_by_id() -> None:
+    """More documents than three blocks, most of them equal to thousands of others."""
+    rng = np.random.default_rng(3)
+    documents = 3 * BLOCK + 17
+    texts = [[0], [1, 1], [0, 1], [2, 0, 0], []]
+    collection = [texts[kind] for kind in rng.integers(0, len(texts), documents)]
+    collection[-1] = [3]
+    index = RetrievalIndex.build(forward_index_of(collection, 4), BM25Parameters(0.9, 0.4))
+    queries, id_order = [[0], [1, 0], [0, 0, 2], [3], [3, 1]], rng.permutation(documents).astype(np.int32)
+    for depth in (1, 100, documents):
+        found = as_dicts(index.top(ragged(queries, np.int32), depth, threads=1, id_order=id_order))
+        for query, row in zip(queries, found, strict=True):
+            assert list(row.items()) == exact_ranking(index, query, id_order, depth)
 
 
 def test_scores_equal_those_of_stock_bm25s(collection: TinyCollection, index: RetrievalIndex) -> None:
