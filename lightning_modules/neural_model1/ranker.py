@@ -32,6 +32,7 @@ from lightning_modules.neural_model1.network import CosineTranslation, Translati
 from lightning_modules.neural_model1.row_adamw import RowAdamW
 from lightning_modules.neural_model1.rows import ROWS_TOGETHER, network_rows
 from lightning_modules.neural_ranker import NeuralRanker
+from lightning_modules.precision import float32_products
 from lightning_modules.ranker import require_settings
 
 
@@ -198,7 +199,7 @@ class NeuralModel1(NeuralRanker):
     def _translations(self, query_tokens: np.ndarray, document_tokens: np.ndarray) -> np.ndarray:
         """Return (query tokens, document tokens) T(q|d), float32 whatever the training's precision."""
         values = np.empty((len(query_tokens), len(document_tokens)), np.float32)
-        with torch.autocast(self.device.type, enabled=False):
+        with float32_products(self.device):
             for number, row in enumerate(self.translation_rows(query_tokens, document_tokens)):
                 values[number] = row
         return values

@@ -17,8 +17,8 @@ from lexical.encoders import PACKAGED, read_tokenizer
 from lexical.errors import UserError
 from lexical.index.ragged import ragged
 from lightning_modules import BertRanker
-from lightning_modules.bert.chunk_encoder import BF16, cpu_has_bf16, encoder_dtype
 from lightning_modules.neural_ranker import to_tensors
+from lightning_modules.precision import BF16, cpu_has_bf16, encoder_dtype
 from tests.fixtures.tiny_bert import VOCABULARY, tiny_ranker, write_tiny_bert, write_tiny_tokenizer
 
 HEADS = ["vanilla", "knrm", "drmm", "pacrr", "model1"]
@@ -330,7 +330,7 @@ def test_a_ranker_scores_in_its_precision_wherever_it_is(backbone: Path, tmp_pat
 def test_a_cpu_without_bfloat16_is_not_made_to_emulate_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("lightning_modules.bert.chunk_encoder.cpu_has_bf16", lambda: False)
+    monkeypatch.setattr("lightning_modules.precision.cpu_has_bf16", lambda: False)
     encoder_dtype.cache_clear()
     assert [encoder_dtype(BF16, "cpu") for _ in range(2)] == [None, None]
     assert capsys.readouterr().err.count("cannot multiply in bfloat16") == 1
