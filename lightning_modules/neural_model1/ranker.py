@@ -32,7 +32,7 @@ from lightning_modules.neural_model1.network import CosineTranslation, Translati
 from lightning_modules.neural_model1.row_adamw import RowAdamW
 from lightning_modules.neural_model1.rows import ROWS_TOGETHER, network_rows
 from lightning_modules.neural_ranker import NeuralRanker
-from lightning_modules.precision import float32_products
+from lightning_modules.precision import autocast, float32_products
 from lightning_modules.ranker import require_settings
 
 
@@ -154,7 +154,7 @@ class NeuralModel1(NeuralRanker):
         x_q = self.network.query(self.embed_q(pairs.query_tokens))
         x_d = self.network.document(self.embed_d(pairs.document_tokens))
         translation = self.network(x_q, x_d, pairs.pair_query, pairs.pair_document)
-        with torch.autocast(x_q.device.type, enabled=False):
+        with autocast(x_q.device, None):
             translation = torch.where(pairs.pair_same, self.p_self, (1 - self.p_self) * translation.float())
             summands = translation.index_select(0, pairs.entry_pair) * pairs.entry_weight
             p = torch.zeros_like(pairs.row_repeats).index_add(0, pairs.entry_row, summands)
