@@ -16,6 +16,7 @@ import numpy as np
 from lexical.model1.table_files import TABLE, TableWriter
 from lexical.terminal import progress_bar, say
 from lightning_modules.model1.translation_ranker import TABLE_FOLDER
+from lightning_modules.precision import float32_products
 
 if TYPE_CHECKING:
     from lightning_modules.neural_model1.ranker import NeuralModel1
@@ -71,7 +72,7 @@ def export_table(
     document_tokens = np.arange(len(vocabulary)) if settings.whole_vocabulary else np.flatnonzero(in_collection)
     kept = total = 0.0
     model.eval()
-    with progress_bar() as bar, TableWriter(folder, vocabulary) as writer:
+    with progress_bar() as bar, TableWriter(folder, vocabulary) as writer, float32_products(model.device):
         task = bar.add_task("export T(q|d)", total=len(vocabulary))
         for first in range(0, len(vocabulary), ROWS_AT_ONCE):
             queries = np.arange(first, min(first + ROWS_AT_ONCE, len(vocabulary)))

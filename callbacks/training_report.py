@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
 from typing import Any
 
 import lightning as L
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -25,7 +25,8 @@ class EpochReport(L.Callback):
     def __init__(self, title: str = "train", loss: str | None = "train/loss", per: str = "pair") -> None:
         self.title, self.loss, self.per = title, loss, per
         self._bar = progress_bar()
-        self._started, self._loss, self._batches = 0.0, 0.0, 0
+        self._started, self._batches = 0.0, 0
+        self._loss: Any = 0.0  # the epoch's mean so far, a tensor on the device: a GPU need not wait until it is read
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._bar, self._started = progress_bar(), time.perf_counter()  # a resumed epoch does not start again
@@ -39,9 +40,9 @@ class EpochReport(L.Callback):
         self._started, self._loss, self._batches = time.perf_counter(), 0.0, 0
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-        if self.loss is not None:
-            self._loss += float(trainer.callback_metrics[self.loss])
         self._batches += 1
+        if self.loss is not None:
+            self._loss = self._loss + (trainer.callback_metrics[self.loss] - self._loss) / self._batches
         self._bar.update(self._task, advance=1, description=f"{self.title}, epoch {trainer.current_epoch + 1}")
 
     def on_train_epoch_end(self, trainer: L.Trainer, *_: Any) -> None:
@@ -52,7 +53,7 @@ class EpochReport(L.Callback):
         validation = "" if mrr is None else f", validation MRR {float(mrr):.4f}"
         say(
             f"{prefix}epoch {trainer.current_epoch + 1} of {trainer.max_epochs}: loss per {self.per} "
-            f"{self._loss / max(1, self._batches):.4f}{validation}, {time.perf_counter() - self._started:.0f} s"
+            f"{float(self._loss):.4f}{validation}, {time.perf_counter() - self._started:.0f} s"
         )
 
     def on_train_end(self, *_: Any) -> None:
@@ -80,7 +81,11 @@ class TrainingMonitor(L.Callback):
         every = max(1, trainer.log_every_n_steps)  # type: ignore[attr-defined]
         if (trainer.global_step + 1) % every == 0:
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-            norm = math.sqrt(sum(squared_norm(weight.grad) for weight in weights if weight.grad is not None))
+            squared = [squared_norm(weight.grad) for weight in weights if weight.grad is not None]
+            norm = torch.stack(squared).sum().sqrt()
+            scaler = getattr(trainer.precision_plugin, "scaler", None)
+            if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+                norm = norm / scaler.get_scale()  # this optimiser divides its gradients by the loss scale itself
             pl_module.log("train/gradient_norm", norm, on_step=True, on_epoch=False, batch_size=1)
 
     def on_train_batch_end(
@@ -99,7 +104,7 @@ class TrainingMonitor(L.Callback):
         pl_module.log_dict(values, on_step=True, on_epoch=False, batch_size=1)
 
 
-def squared_norm(gradient: Tensor) -> float:
+def squared_norm(gradient: Tensor) -> Tensor:
     """Return the sum of squares of a dense or sparse gradient."""
     values = gradient.coalesce().values() if gradient.is_sparse else gradient
-    return float(values.detach().double().square().sum())
+    return values.detach().double().square().sum()

@@ -174,4 +174,5 @@ class SentenceBatch(NamedTuple):
     types: np.ndarray  # (sequences, longest) int64: 1 in B
     mask: np.ndarray  # (sequences, longest) int64: 0 in the padding
     labels: np.ndarray  # (sequences, longest) int64: the hidden pieces, NOT_HIDDEN elsewhere
+    hidden_at: np.ndarray  # (hidden pieces,) int64: where they stand in the flattened labels
     follows: np.ndarray  # (sequences,) int64: 0 where B follows A, 1 where it does not, as in BERT

@@ -27,6 +27,11 @@ def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
+def duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min"
+
+
 def printable(text: str) -> str:
     """Escape what a terminal would obey: control, direction and line characters."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

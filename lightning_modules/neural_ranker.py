@@ -29,6 +29,7 @@ from callbacks.checkpoints import BestCheckpoint, Patience, last_checkpoints
 from lexical.batches import EvaluationBatch, RankingBatch, ValidationBatch
 from lexical.errors import UserError, require
 from lexical.ranking.fusion import TRIAL_WEIGHTS, trial_reciprocal_ranks
+from lightning_modules.precision import FP16
 from lightning_modules.ranker import Ranker, require_settings
 
 
@@ -105,7 +106,7 @@ class NeuralRanker(Ranker):
 
     def optimizer(self) -> torch.optim.Optimizer:
         """Return the optimiser of all parameters, with the base rate."""
-        return torch.optim.AdamW(self.parameters(), self.learning_rate, weight_decay=self.weight_decay)
+        return adamw(self, self.parameters(), self.learning_rate, self.weight_decay)
 
     # --- set-up
 
@@ -179,7 +180,7 @@ class NeuralRanker(Ranker):
         pairs = max(1, len(losses))  # the last batches of an epoch may be empty
         self.log("train/loss", losses.sum() / pairs, on_step=True, on_epoch=False, batch_size=pairs)
         self.log("train/active_pairs", (losses > 0).sum() / pairs, on_step=True, on_epoch=False, batch_size=pairs)
-        self.log("train/learning_rate", self.optimizers().param_groups[0]["lr"], batch_size=pairs)  # type: ignore[union-attr]
+        self.log("train/learning_rate", current_rate(self), batch_size=pairs)
         return loss * self.trainer.accumulate_grad_batches * self.trainer.world_size
 
     def hinge(self, batch: Any) -> tuple[Tensor, Tensor]:
@@ -285,7 +286,38 @@ class BestMean(Metric):
 
 def to_tensors(batch: Any, device: torch.device) -> Any:
     """Return a batch, or a part of one, with tensors on a device in place of its arrays."""
-    return apply_to_collection(batch, np.ndarray, lambda array: torch.from_numpy(array).to(device, non_blocking=True))
+    tensors = host_tensors(batch, device)
+    return apply_to_collection(tensors, Tensor, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+def host_tensors(batch: Any, device: torch.device) -> Any:
+    """Return a batch with tensors in place of its arrays, from which `device` copies without making anybody wait."""
+
+    def convert(array: np.ndarray) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.pin_memory() if device.type == "cuda" else tensor
+
+    return apply_to_collection(batch, np.ndarray, convert)
+
+
+def current_rate(module: L.LightningModule) -> Tensor:
+    """Return the learning rate of the first group, on the module's device: Lightning would wait to copy a number."""
+    optimizer: Any = module.optimizers()
+    return torch.full((), optimizer.param_groups[0]["lr"], device=module.device)
+
+
+def adamw(
+    module: L.LightningModule, parameters: Any, learning_rate: float, weight_decay: float
+) -> torch.optim.Optimizer:
+    """Return AdamW of the module's parameters, or of groups of them; on a GPU one fused kernel updates them all.
+
+    In fp16 a fused AdamW divides the gradients by the loss scale itself and never asks the GPU whether they are finite.
+    Nothing can clip them before, so it is not used where the trainer clips.
+    """
+    trainer: Any = module._trainer
+    clips = trainer is not None and bool(trainer.gradient_clip_val) and trainer.precision == FP16
+    fused = module.device.type == "cuda" and not clips
+    return torch.optim.AdamW(parameters, learning_rate, weight_decay=weight_decay, fused=fused or None)
 
 
 def seed_batch(seed: int, epoch: int, batch: int, rank: int) -> None:

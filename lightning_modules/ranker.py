@@ -26,6 +26,7 @@ from lexical.errors import UserError, require
 from lexical.evidence import Evidence
 from lexical.ranking.fusion import fuse, learn_weights, trial_reciprocal_ranks
 from lexical.ranking.order import mean_reciprocal_rank
+from lightning_modules.precision import allow_tf32
 
 TRAIN_FUSION, DEVELOPMENT = "train_fusion", "development"
 FIRST_STAGE = "bm25_lemm"
@@ -161,6 +162,7 @@ class Ranker(L.LightningModule):
         return data
 
     def setup(self, stage: str) -> None:
+        allow_tf32(self.trainer.strategy.root_device)
         if stage == "fit":
             if self.single_process and self.trainer.world_size > 1:
                 raise UserError(f"{type(self).__name__} is trained in one process: --trainer.devices 1")

@@ -22,14 +22,14 @@ from rich.table import Table
 
 from lexical.errors import UserError
 from lexical.small_files import read_json
-from lexical.terminal import say
+from lexical.terminal import duration, say
 from lightning_modules.ranker import Ranker
 from lightning_modules.registry import row_of
 from pipeline.command_line import parse_data
 from pipeline.configs import CONFIGS, count, resolve, take_options
 from pipeline.dependencies import changed_dependency
 from pipeline.run_folder import RunFolder, settings_that_matter
-from pipeline.scheduler import DONE, RESUMES, TO_DO, Step, duration, run_steps
+from pipeline.scheduler import DONE, RESUMES, TO_DO, Step, run_steps
 
 DURATIONS = CONFIGS / "durations.yaml"
 

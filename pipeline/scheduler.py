@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from datamodules.worker_pool import cores
 from lexical.errors import UserError
-from lexical.terminal import PREFIX, say
+from lexical.terminal import PREFIX, duration, say
 
 ROOT = Path(__file__).resolve().parent.parent
 TO_DO, RESUMES, DONE = "to do", "resumes", "done"  # states of a step; one resumes from its checkpoint
@@ -159,8 +159,3 @@ def _send(number: signal.Signals, processes: Sequence[subprocess.Popen[Any]]) ->
     for process in processes:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-
-
-def duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min"

@@ -89,7 +89,7 @@ class SentencePairs:
             n = len(pieces)
             tokens[row, :n], types[row, first:n], mask[row, :n], labels[row, :n] = pieces, 1, 1, hidden
             follows[row] = is_foreign
-        return SentenceBatch(tokens, types, mask, labels, follows)
+        return SentenceBatch(tokens, types, mask, labels, np.flatnonzero(labels != NOT_HIDDEN), follows)
 
     def _example(self, epoch: int, span: int, foreign: int) -> tuple[np.ndarray, int, np.ndarray, bool]:
         """Return (pieces, position where B begins, labels, B is of another document)."""

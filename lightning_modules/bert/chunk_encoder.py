@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lexical.encoders import load_encoder, load_pretrained
-from lexical.terminal import say
 from lightning_modules.bert.heads.encoded import Encoded
 
 FLAG = "--model.backbone"
-BF16 = "bf16-mixed"
-HALF = {BF16: torch.bfloat16, "bf16": torch.bfloat16, "16-mixed": torch.float16, "16": torch.float16}  # of Lightning
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")  # BERT, DistilBERT
 ATTENTION = "sdpa"  # torch's scaled-dot-product attention: flash or memory-efficient where the device has it
 
@@ -33,6 +29,7 @@ class ChunkEncoder(nn.Module):
         super().__init__()
         self.transformer, self.config = transformer, transformer.config
         self._has_types = "token_type_ids" in inspect.signature(transformer.forward).parameters
+        self._has_windows = "sliding_attention" in (getattr(self.config, "layer_types", None) or ())
 
     def freeze(self, layers: int) -> None:
         """Freeze the embeddings and the first `layers` hidden layers, and save their backward pass; nothing with 0."""
@@ -50,7 +47,7 @@ class ChunkEncoder(nn.Module):
 
     def hidden(self, group: Any) -> tuple[Tensor, ...]:
         """Return (sequences, longest, width) for each layer that heads get."""
-        mask = None if group.mask is None else group.mask.long()
+        mask = None if group.mask is None else group.mask.long() if self._has_windows else attention_mask(group.mask)
         types = {"token_type_ids": group.types} if self._has_types else {}
         output = self.transformer(
             input_ids=group.tokens, attention_mask=mask, **types, output_hidden_states=self.all_layers
@@ -68,6 +65,15 @@ class ChunkEncoder(nn.Module):
             for at in (inputs.query_at, inputs.document_at)
         )
         return Encoded(cls / chunks[:, None], query, document, inputs.query_mask, inputs.document_mask)
+
+
+def attention_mask(mask: Tensor) -> Tensor:
+    """Return (sequences, 1, 1, longest) of a (sequences, longest) mask.
+
+    transformers uses it as it is. Of two dimensions it would ask the device whether anything is masked, and a GPU would
+    have to finish all its work before the answer.
+    """
+    return mask.bool()[:, None, None, :]
 
 
 def new_transformer(name: str, dropout: float | None = None) -> nn.Module:
@@ -96,23 +102,3 @@ def _without_pooler(config: Any) -> dict[str, bool]:
 
     model: Any = AutoModel._model_mapping[type(config)]
     return {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(model).parameters else {}
-
-
-@cache
-def encoder_dtype(precision: str | None, device: str) -> torch.dtype | None:
-    """Return what the encoder multiplies in on this device, given a precision by Lightning's name; None: float32.
-
-    A CPU without instructions for bfloat16 would take many times as long as in float32.
-    """
-    half = HALF.get(str(precision))
-    if half is None or device != "cpu":
-        return half
-    if cpu_has_bf16():
-        return torch.bfloat16
-    say("this CPU cannot multiply in bfloat16, which the ranker was trained in; scores in float32 differ slightly")
-    return None
-
-
-def cpu_has_bf16() -> bool:
-    capabilities = torch.cpu.get_capabilities()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

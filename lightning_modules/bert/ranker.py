@@ -43,15 +43,7 @@ from lexical.evidence import Evidence, model1_evidence
 from lexical.index.ragged import Ragged, ragged
 from lexical.small_files import write_json
 from lexical.terminal import track
-from lightning_modules.bert.chunk_encoder import (
-    BF16,
-    FLAG,
-    ChunkEncoder,
-    cpu_has_bf16,
-    encoder_dtype,
-    new_transformer,
-    pretrained_transformer,
-)
+from lightning_modules.bert.chunk_encoder import FLAG, ChunkEncoder, new_transformer, pretrained_transformer
 from lightning_modules.bert.chunks import (
     ChunkLimits,
     EncoderInputs,
@@ -69,11 +61,19 @@ from lightning_modules.bert.heads.knrm import KNRMHead
 from lightning_modules.bert.heads.model1 import ALIKE, FLOOR, Model1Head
 from lightning_modules.bert.heads.pacrr import PACRRHead
 from lightning_modules.bert.heads.vanilla import VanillaHead
-from lightning_modules.bert.threads import one_thread_each
-from lightning_modules.neural_ranker import NeuralRanker, to_tensors
+from lightning_modules.bert.threads import one_ahead, one_thread_each
+from lightning_modules.neural_ranker import NeuralRanker, adamw, host_tensors, to_tensors
+from lightning_modules.precision import (
+    BF16,
+    FP16,
+    autocast,
+    cpu_has_bf16,
+    encoder_dtype,
+    float32_products,
+    gpu_has_bf16,
+)
 from lightning_modules.ranker import require_settings
 
-S = TypeVar("S")
 T = TypeVar("T")
 
 CPU_GROUPS, GPU_GROUPS = GroupLimits(), GroupLimits(positions=1 << 16, padding=1 << 12)
@@ -101,8 +101,10 @@ class BertRanker(NeuralRanker):
             of the layer are random when not given.
         pretrain: before the training, the encoder learns the language of the collection (masked language modelling and
             next-sentence prediction); once per data set and backbone.
-        pretrain_sequences: sequences of 128 pieces that it sees then; as many as the collection fills when not given.
-        pretrain_rate: learning rate of the pretraining.
+        pretrain_sequences: sequences of 128 pieces that it sees then, at most; as many as the collection fills when
+            null: 39 million on MS MARCO.
+        pretrain_batch_size: sequences per optimiser step of the pretraining, over all processes.
+        pretrain_rate: its base rate, BERT's own for 256 sequences; after the warm-up it falls linearly to zero.
         frozen_layers: hidden layers, from the bottom, that keep their weights, and the embeddings with them; with 0
             everything is trained.
         encoder_dropout: of the encoder in training; the backbone's own when not given.
@@ -118,8 +120,9 @@ class BertRanker(NeuralRanker):
         head_learning_rate: base rate of the head.
         weight_decay: of AdamW.
         warmup: share of the optimiser steps in which the rates grow linearly from zero.
-        cooldown: share of them, the last ones, in which the rates fall linearly to zero: 0 keeps them constant after
-            the warm-up, 1 - warmup lets them fall from its end on.
+        cooldown: share of them, the last ones, in which the rates fall linearly to zero. With 0 they stay constant
+            after the warm-up, as in the paper. With 1 - warmup they fall from its end on, about as in the authors'
+            trainer, which made a new AdamW and a linear one-cycle schedule for every epoch.
         negatives_from: the non-relevant documents of a query are drawn from this many of its best candidates.
         retrieved_only: train only on relevant documents that are among these candidates, as all are that it will rank.
         margin: of the loss.
@@ -147,8 +150,9 @@ class BertRanker(NeuralRanker):
         dropout: float = 0.1,
         start: float | None = None,
         pretrain: bool = False,
-        pretrain_sequences: int | None = None,
-        pretrain_rate: float = 3e-5,
+        pretrain_sequences: int | None = 2_000_000,
+        pretrain_batch_size: int = 256,
+        pretrain_rate: float = 1e-4,
         frozen_layers: int = 0,
         encoder_dropout: float | None = None,
         gradient_checkpointing: bool = False,
@@ -176,7 +180,7 @@ class BertRanker(NeuralRanker):
             raise UserError(f"--model.backbone: there is no folder {backbone}")
         require_settings("1 or more", projection=projection, chunks=chunks, query_pieces=query_pieces)
         require_settings("1 or more", train_queries=train_queries, negatives_from=negatives_from)
-        require_settings("1 or more", pretrain_sequences=pretrain_sequences)
+        require_settings("1 or more", pretrain_sequences=pretrain_sequences, pretrain_batch_size=pretrain_batch_size)
         require_settings("0 or more", frozen_layers=frozen_layers)
         require_settings("more than 0", head_learning_rate=head_learning_rate, pretrain_rate=pretrain_rate)
         require_settings("from 0 to less than 1", dropout=dropout, encoder_dropout=encoder_dropout)
@@ -236,8 +240,7 @@ class BertRanker(NeuralRanker):
 
     def encode(self, inputs: EncoderInputs) -> Encoded:
         """Return contextual vectors: the same inside a trainer and outside of one."""
-        half = encoder_dtype(self.precision, self.device.type)
-        with torch.autocast(self.device.type, half or torch.bfloat16, enabled=half is not None):
+        with autocast(self.device, encoder_dtype(self.precision, self.device.type)):
             return self.encoder(inputs)
 
     def learned(self) -> dict[str, Any]:
@@ -247,9 +250,10 @@ class BertRanker(NeuralRanker):
         self.precision = learned["precision"]
 
     def default_precision(self, gpu: bool) -> str | None:
-        """Return bfloat16 where the GPU, or the CPU, multiplies in it."""
-        supported = torch.cuda.is_bf16_supported(including_emulation=False) if gpu else cpu_has_bf16()
-        return BF16 if supported else None
+        """Return bfloat16 where the GPU or the CPU multiplies in it, fp16 on other GPUs, float32 on other CPUs."""
+        if gpu:
+            return BF16 if gpu_has_bf16() else FP16
+        return BF16 if cpu_has_bf16() else None
 
     def use_precision(self, precision: str | None) -> None:
         self.precision = precision
@@ -267,7 +271,8 @@ class BertRanker(NeuralRanker):
         given, callbacks = self.hparams, super().configure_callbacks()
         if not self.pretrain:
             return callbacks
-        return [EncoderPretraining(given["pretrain_sequences"], given["pretrain_rate"]), *callbacks]
+        settings = given["pretrain_sequences"], given["pretrain_rate"], given["pretrain_batch_size"]
+        return [EncoderPretraining(*settings), *callbacks]
 
     def needs(self) -> DataNeeds:
         queries, best = self.hparams["train_queries"], self.hparams["negatives_from"]
@@ -312,7 +317,7 @@ class BertRanker(NeuralRanker):
             {"params": trained, "lr": self.learning_rate, "name": "encoder"},
             {"params": list(self.head.parameters()), "lr": self.hparams["head_learning_rate"], "name": "head"},
         ]
-        return torch.optim.AdamW(groups, weight_decay=self.weight_decay)
+        return adamw(self, groups, self.learning_rate, self.weight_decay)
 
     # --- scoring
 
@@ -326,12 +331,12 @@ class BertRanker(NeuralRanker):
         assert batch.sequences is not None
         lengths = np.minimum(batch.sequences.lengths()[batch.candidates.values], self.limits.pieces)
         slices = slices_by_length(lengths, CPU_SLICE if self.device.type == "cpu" else GPU_SLICE)[share::shares]
-        results = self._each_by_itself(partial(self._score_pairs, batch), slices)
+        results = self._each_slice(batch, slices, self._score_slice)
         if len(slices) > 1:
             results = track(results, "score", total=len(slices))
-        scores = np.zeros(len(lengths), np.float32)
-        for pairs, values in zip(slices, results, strict=True):
-            scores[pairs] = values
+        scores, computed = np.zeros(len(lengths), np.float32), list(results)
+        if computed:  # copied at the end: a copy of each slice would let a GPU wait for the next one
+            scores[np.concatenate(slices)] = torch.cat(computed).cpu().numpy()
         return scores
 
     def score_together(self, batch: RankingBatch) -> np.ndarray:
@@ -343,32 +348,43 @@ class BertRanker(NeuralRanker):
         whole: Any = trainer.strategy.reduce(share, reduce_op="sum")
         return np.asarray(whole.cpu().numpy())
 
-    def _score_pairs(self, batch: RankingBatch, pairs: np.ndarray) -> np.ndarray:
-        encoded = self._encode_pairs(batch, pairs)
-        scores = [self.head(pair) for pair in (encoded.pairs() if self.exact else [encoded])]
-        return np.asarray(torch.cat(scores).float().cpu().numpy())
+    def _each_slice(
+        self, batch: RankingBatch, slices: Sequence[np.ndarray], work: Callable[[Encoded, np.ndarray], T]
+    ) -> Iterator[T]:
+        """Yield work(encoded pairs, their numbers) of all slices of the batch's pairs, without gradients.
 
-    def _encode_pairs(self, batch: RankingBatch, pairs: np.ndarray) -> Encoded:
-        return self.encode(to_tensors(self.inputs_of(batch, pairs, for_scores=True), self.device))
-
-    def _each_by_itself(self, work: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
-        """Yield work(item) of all items, without gradients; on a CPU several at once, each in one thread."""
+        On a CPU several at once, each in one thread. Elsewhere a thread prepares the inputs of the next slice while the
+        device computes.
+        """
         encoder_dtype(self.precision, self.device.type)  # prints its warning, if any, before there are threads
-        return one_thread_each(work, items) if self.exact else map(torch.no_grad()(work), items)
+
+        def prepare(pairs: np.ndarray) -> EncoderInputs:
+            inputs: EncoderInputs = host_tensors(self.inputs_of(batch, pairs, for_scores=True), self.device)
+            return inputs
+
+        def compute(inputs: EncoderInputs, pairs: np.ndarray) -> T:
+            return work(self.encode(to_tensors(inputs, self.device)), pairs)
+
+        if self.exact:
+            return one_thread_each(lambda pairs: compute(prepare(pairs), pairs), slices)
+        return map(torch.no_grad()(compute), one_ahead(prepare, slices), slices)
+
+    def _score_slice(self, encoded: Encoded, pairs: np.ndarray) -> Tensor:  # noqa: ARG002
+        """Return (pairs,) float32 scores."""
+        return torch.cat([self.head(pair) for pair in (encoded.pairs() if self.exact else [encoded])])
 
     def evidence(self, batch: RankingBatch) -> list[Evidence]:
         """Decompose the scores of the Model 1 head: T of contextual vectors, not divided by the query's length."""
-        pairs = range(len(batch.candidates.values))
-        return list(self._each_by_itself(partial(self._pair_evidence, batch), pairs))
+        pairs = [np.array([pair]) for pair in range(len(batch.candidates.values))]
+        return list(self._each_slice(batch, pairs, partial(self._pair_evidence, batch)))
 
-    def _pair_evidence(self, batch: RankingBatch, pair: int) -> Evidence:
+    def _pair_evidence(self, batch: RankingBatch, encoded: Encoded, pairs: np.ndarray) -> Evidence:
         assert isinstance(self.head, Model1Head) and batch.sequences is not None
-        encoded = self._encode_pairs(batch, np.array([pair]))
-        with torch.autocast(self.device.type, enabled=False):
+        with float32_products(self.device):
             values, _, q, d = (tensor.cpu().numpy() for tensor in self.head.translations(encoded))
         translation = np.zeros((encoded.query_mask.shape[1], encoded.document_mask.shape[1]))
         translation[q, d] = values
-        lengths = chunk_lengths(len(batch.sequences.row(batch.candidates.values[pair])), self.limits)
+        lengths = chunk_lengths(len(batch.sequences.row(batch.candidates.values[pairs[0]])), self.limits)
         chunks = tuple(int(start) for start in np.cumsum([0, *lengths[:-1]]))
         return model1_evidence(translation, np.zeros(len(translation)), FLOOR, 1, chunks)
 

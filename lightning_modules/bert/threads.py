@@ -1,4 +1,4 @@
-"""Work item by item in torch's threads, one thread per item.
+"""Work item by item: in torch's threads, one thread per item, or one item ahead of the caller.
 
 torch divides every single operation among its threads and waits for the slowest. For many small operations in a row
 that costs more than it gains, the more so where other processes use the cores; and how a matrix product is divided may
@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
 
@@ -36,6 +37,18 @@ def one_thread_each(work: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
 
     threads = torch.get_num_threads()
     return map(compute, items) if threads == 1 else _pool(threads).map(compute, items)
+
+
+def one_ahead(work: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
+    """Yield work(item) of all items, in their order; a thread computes the next one while the caller uses the last."""
+    with ThreadPoolExecutor(1, thread_name_prefix="next") as pool:
+        upcoming: deque[Future[T]] = deque()
+        for item in items:
+            upcoming.append(pool.submit(work, item))
+            if len(upcoming) > 1:
+                yield upcoming.popleft().result()
+        while upcoming:
+            yield upcoming.popleft().result()
 
 
 @cache

@@ -33,6 +33,7 @@ from lightning_modules.neural_model1.network import CosineTranslation, Translati
 from lightning_modules.neural_model1.row_adamw import RowAdamW
 from lightning_modules.neural_model1.rows import ROWS_TOGETHER, network_rows
 from lightning_modules.neural_ranker import NeuralRanker
+from lightning_modules.precision import autocast, float32_products
 from lightning_modules.ranker import require_settings
 
 
@@ -154,7 +155,7 @@ class NeuralModel1(NeuralRanker):
         x_q = self.network.query(self.embed_q(pairs.query_tokens))
         x_d = self.network.document(self.embed_d(pairs.document_tokens))
         translation = self.network(x_q, x_d, pairs.pair_query, pairs.pair_document)
-        with torch.autocast(x_q.device.type, enabled=False):
+        with autocast(x_q.device, None):
             if self.p_self is not None:
                 translation = torch.where(pairs.pair_same, self.p_self, (1 - self.p_self) * translation.float())
             summands = translation.index_select(0, pairs.entry_pair) * pairs.entry_weight
@@ -202,7 +203,7 @@ class NeuralModel1(NeuralRanker):
     def _translations(self, query_tokens: np.ndarray, document_tokens: np.ndarray) -> np.ndarray:
         """Return (query tokens, document tokens) T(q|d), float32 whatever the training's precision."""
         values = np.empty((len(query_tokens), len(document_tokens)), np.float32)
-        with torch.autocast(self.device.type, enabled=False):
+        with float32_products(self.device):
             for number, row in enumerate(self.translation_rows(query_tokens, document_tokens)):
                 values[number] = row
         return values

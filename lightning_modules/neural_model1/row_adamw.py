@@ -58,6 +58,9 @@ class RowAdamW(torch.optim.Optimizer):
         if not group["rows"]:
             _adamw(*matrices, gradient.to_dense(), step, group)
             return
+        if parameter.device.type != "cpu":  # to collect the used rows a program waits until the GPU has counted them
+            _adamw_of_used_rows(*matrices, gradient, step, group)
+            return
         rows, gradient = _used_rows(gradient)
         used = [matrix.index_select(0, rows) for matrix in matrices]
         _adamw(used[0], used[1], used[2], gradient, step, group)
@@ -74,6 +77,18 @@ def _adamw(
     second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
     denominator = second.sqrt().mul_((1 - beta2**step) ** -0.5).add_(group["eps"])
     parameter.mul_(1 - rate * group["weight_decay"]).addcdiv_(first, denominator, value=-rate / (1 - beta1**step))
+
+
+def _adamw_of_used_rows(
+    parameter: Tensor, first: Tensor, second: Tensor, gradient: Tensor, step: float, group: dict[str, Any]
+) -> None:
+    """Make one step of AdamW on all rows, in place, and take it back where the gradient is zero."""
+    matrices = (parameter, first, second)
+    before = [matrix.clone() for matrix in matrices]
+    _adamw(*matrices, gradient, step, group)
+    used = gradient.ne(0).any(dim=1, keepdim=True)
+    for matrix, old in zip(matrices, before, strict=True):
+        torch.where(used, matrix, old, out=matrix)
 
 
 def _used_rows(gradient: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_modules.bert.heads.encoded import Encoded
+from lightning_modules.precision import float32_products
 
 BINS = 11
 HIDDEN = 5
@@ -35,7 +36,7 @@ class DRMMHead(nn.Module):
 
     def forward(self, encoded: Encoded) -> Tensor:
         """(pairs,) float32"""
-        with torch.autocast(encoded.cls.device.type, enabled=False):
+        with float32_products(encoded.cls.device):
             with torch.no_grad():
                 logs = torch.log(histograms(encoded.cosines(), encoded.document_mask) + EMPTY)
             of_pieces = logs.transpose(1, 2).flatten(2)  # (pairs, q_len, layers x BINS)

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lightning_modules.precision import float32_products
+
 LEAST_NORM = 1e-12  # a shorter vector has no direction: its cosines and their gradients are 0
 
 
@@ -41,7 +43,7 @@ class Encoded(NamedTuple):
         The document vectors are many and wide, so they are not copied: the product is divided by |d| instead.
         """
         products, inverses = [], []
-        with torch.autocast(self.cls.device.type, enabled=False):
+        with float32_products(self.cls.device):
             for query, document in zip(self.query, self.document, strict=True):
                 query, document = query.float(), document.float()  # (pairs, q_len, width), (pairs, d_len, width)
                 directions = query * _inverse_norms(query, self.query_mask)[:, :, None]

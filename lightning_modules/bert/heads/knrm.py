@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lightning_modules.bert.heads.encoded import Encoded
+from lightning_modules.precision import float32_products
 
 MU = (-0.9, -0.7, -0.5, -0.3, -0.1, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # the last one counts exact matches
 SIGMA = (0.1,) * 10 + (0.001,)
@@ -40,7 +41,7 @@ class KNRMHead(nn.Module):
 
     def forward(self, encoded: Encoded) -> Tensor:
         """(pairs,) float32"""
-        with torch.autocast(encoded.cls.device.type, enabled=False):
+        with float32_products(encoded.cls.device):
             cosines = encoded.cosines()
             sharpness = 0.5 / self.sigma.square().clamp_min(LEAST_VARIANCE)
             real = encoded.document_mask.to(cosines.dtype)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lightning_modules.bert.heads.encoded import Encoded
 from lightning_modules.neural_model1.network import TranslationNetwork
+from lightning_modules.precision import float32_products
 
 FLOOR = 1e-8
 ALIKE = 0.9  # T(q|d) of equal vectors before training, where T starts as their similarity
@@ -44,7 +45,7 @@ class Model1Head(nn.Module):
 
     def forward(self, encoded: Encoded) -> Tensor:
         """(pairs,) float32"""
-        with torch.autocast(encoded.cls.device.type, enabled=False):
+        with float32_products(encoded.cls.device):
             return torch.log(self.probabilities(encoded).clamp(min=FLOOR)).mul(encoded.query_mask).sum(dim=1)
 
     def probabilities(self, encoded: Encoded) -> Tensor:

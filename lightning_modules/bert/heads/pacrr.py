@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lightning_modules.bert.heads.encoded import Encoded
+from lightning_modules.precision import float32_products
 
 NGRAMS = (1, 2, 3)
 FILTERS = 32
@@ -43,7 +44,7 @@ class PACRRHead(nn.Module):
 
     def forward(self, encoded: Encoded) -> Tensor:
         """(pairs,) float32"""
-        with torch.autocast(encoded.cls.device.type, enabled=False):
+        with float32_products(encoded.cls.device):
             features = torch.cat([self._best_matches(encoded).flatten(1), encoded.cls.float()], dim=1)
             hidden = torch.relu(self.hidden2(torch.relu(self.hidden1(features))))
             return self.score(hidden).squeeze(1)

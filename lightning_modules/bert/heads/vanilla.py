@@ -5,10 +5,10 @@ score = w . dropout(cls) + b
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from lightning_modules.bert.heads.encoded import Encoded
+from lightning_modules.precision import float32_products
 
 
 class VanillaHead(nn.Module):
@@ -27,5 +27,5 @@ class VanillaHead(nn.Module):
 
     def forward(self, encoded: Encoded) -> Tensor:
         """(pairs,) float32"""
-        with torch.autocast(encoded.cls.device.type, enabled=False):
+        with float32_products(encoded.cls.device):
             return self.score(self.dropout(encoded.cls.float())).squeeze(1)

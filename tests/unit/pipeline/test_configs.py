@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from lightning_modules import NeuralRanker
-from lightning_modules.registry import ROWS
-from pipeline.configs import resolve
+from pipeline.configs import names, resolve
 
 
 def test_a_data_file_that_extends_another_keeps_its_profile(tmp_path: Path) -> None:
@@ -33,17 +32,27 @@ def test_em_leaves_out_tokens_of_one_document_on_small_collections_only(data: st
         assert model.target(**model.settings).bitext.min_documents == documents
 
 
-@pytest.mark.parametrize("data", ["msmarco_passage", "msmarco_doc", "pydocs_passage", "pydocs_doc"])
+@pytest.mark.parametrize("profile", [None, *names("profile")])
 @pytest.mark.parametrize("processes", [1, 2, 4, 8])
-def test_every_row_shares_its_batch_among_the_processes(data: str, processes: int) -> None:
+def test_every_row_shares_its_batch_among_the_processes(profile: str | None, processes: int) -> None:
     """1, 2, 4 and 8 GPUs: what a process computes at once never exceeds its share, and the shares add up."""
-    for row in ROWS:
-        if row.family != "bert" and not row.name.startswith("nn_"):
+    checked = set()
+    for name in names("model"):
+        arguments = ["--model", name, "--data", "msmarco_doc"]  # whose own profile is None
+        resolved = resolve(arguments if profile is None else [*arguments, "--profile", profile])
+        assert resolved.model is not None and resolved.profile == profile
+        if not issubclass(resolved.model.target, NeuralRanker):
             continue
-        resolved = resolve(["--model", row.name, "--data", data])
-        assert resolved.model is not None
+        checked.add(name)
         ranker = resolved.model.target(**resolved.model.settings)
-        if isinstance(ranker, NeuralRanker):
-            at_once, parts = ranker.divide_batch(processes)
-            assert at_once * parts * processes == ranker.batch_size
-            assert at_once <= (ranker.pairs_at_once or ranker.batch_size)
+        at_once, parts = ranker.divide_batch(processes)
+        assert at_once * parts * processes == ranker.batch_size
+        assert at_once <= (ranker.pairs_at_once or ranker.batch_size)
+    assert {name for name in names("model") if name.startswith("bert_")} < checked
+
+
+@pytest.mark.parametrize("name", ["bert_vanilla_short", "bert_cedr_knrm", "bert_cedr_drmm", "bert_cedr_pacrr"])
+def test_all_pairs_of_a_step_of_passages_are_computed_at_once(name: str) -> None:
+    resolved = resolve(["--model", name, "--data", "msmarco_passage"])
+    assert resolved.model is not None
+    assert resolved.model.target(**resolved.model.settings).divide_batch(1) == (16, 1)  # type: ignore[attr-defined]

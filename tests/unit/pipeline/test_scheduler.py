@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.scheduler import DONE, Step, duration, run_steps, share
+from lexical.terminal import duration
+from pipeline.scheduler import DONE, Step, run_steps, share
 from tests import ROOT
 
 RECORD = "import sys; print(sys.argv[1]); raise SystemExit(int(sys.argv[2]))"

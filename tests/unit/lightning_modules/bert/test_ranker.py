@@ -17,8 +17,9 @@ from lexical.encoders import PACKAGED, read_tokenizer
 from lexical.errors import UserError
 from lexical.index.ragged import ragged
 from lightning_modules import BertRanker
-from lightning_modules.bert.chunk_encoder import BF16, cpu_has_bf16, encoder_dtype
+from lightning_modules.bert.chunk_encoder import attention_mask
 from lightning_modules.neural_ranker import to_tensors
+from lightning_modules.precision import BF16, cpu_has_bf16, encoder_dtype
 from tests.fixtures.tiny_bert import VOCABULARY, tiny_ranker, write_tiny_bert, write_tiny_tokenizer
 
 HEADS = ["vanilla", "knrm", "drmm", "pacrr", "model1"]
@@ -150,6 +151,26 @@ def test_other_encoders_of_the_family_can_be_used(kind: str, tmp_path: Path) -> 
     ranker = tiny_ranker(tmp_path, "knrm")
     assert {weight.dtype for weight in ranker.parameters()} == {torch.float32}  # however it was saved
     assert np.isfinite(ranker.score(batch_of([[10, 11]], texts([5, 80]), [[0, 1]]))).all()
+
+
+def test_an_encoder_whose_layers_attend_to_windows_keeps_them(tmp_path: Path) -> None:
+    """Its own 2-dimensional mask is needed: one of four dimensions would be used in every layer."""
+    import transformers
+
+    config = transformers.ModernBertConfig(
+        vocab_size=200, hidden_size=16, num_attention_heads=2, num_hidden_layers=2, intermediate_size=16,
+        max_position_embeddings=64, local_attention=8, global_attn_every_n_layers=2, pad_token_id=0, cls_token_id=2,
+        sep_token_id=3, bos_token_id=2, eos_token_id=3,
+    )  # fmt: skip
+    transformers.ModernBertModel(config).save_pretrained(tmp_path)
+    ranker = tiny_ranker(tmp_path)
+    (inputs,) = trainer_batch(ranker, batch_of(texts([4], 1), texts([40, 50]), [[0, 1]])).graphs
+    (group,) = inputs.groups
+    with torch.no_grad():
+        expected = ranker.encoder.transformer(group.tokens, attention_mask=group.mask.long()).last_hidden_state
+        assert torch.equal(ranker.encoder.hidden(group)[0], expected)
+        everywhere = ranker.encoder.transformer(group.tokens, attention_mask=attention_mask(group.mask))
+    assert not torch.allclose(everywhere.last_hidden_state[group.mask], expected[group.mask], atol=1e-3)
 
 
 # --- the Model 1 layer
@@ -330,12 +351,10 @@ def test_a_ranker_scores_in_its_precision_wherever_it_is(backbone: Path, tmp_pat
 def test_a_cpu_without_bfloat16_is_not_made_to_emulate_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("lightning_modules.bert.chunk_encoder.cpu_has_bf16", lambda: False)
+    monkeypatch.setattr("lightning_modules.precision.cpu_has_bf16", lambda: False)
     encoder_dtype.cache_clear()
     assert [encoder_dtype(BF16, "cpu") for _ in range(2)] == [None, None]
     assert capsys.readouterr().err.count("cannot multiply in bfloat16") == 1
-    assert encoder_dtype(BF16, "cuda") is torch.bfloat16 and encoder_dtype("16-mixed", "cuda") is torch.float16
-    assert encoder_dtype(None, "cuda") is encoder_dtype("32-true", "cuda") is None
     encoder_dtype.cache_clear()
 
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from lightning_modules.bert.threads import one_thread_each
+from lightning_modules.bert.threads import one_ahead, one_thread_each
 
 pytestmark = pytest.mark.usefixtures("torch_threads")
 
@@ -54,3 +54,17 @@ def test_the_error_of_an_item_reaches_the_caller(threads: int) -> None:
     assert [next(results) for _ in range(5)] == [0, 0, 0, 0, 1]
     with pytest.raises(ZeroDivisionError):
         next(results)
+
+
+def test_the_next_item_is_computed_while_the_caller_has_the_last() -> None:
+    started = [threading.Event() for _ in range(3)]
+
+    def work(item: int) -> int:
+        started[item].set()
+        return 10 * item
+
+    results = one_ahead(work, [0, 1, 2])
+    assert next(results) == 0 and started[1].wait(timeout=30)
+    assert not started[2].is_set()  # one ahead, not all
+    assert list(results) == [10, 20]
+    assert list(one_ahead(work, [])) == []

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_modules.neural_model1.row_adamw import RowAdamW
+from lightning_modules.neural_model1.row_adamw import RowAdamW, _adamw_of_used_rows
 
 ROWS, WIDTH = 12, 5
 
@@ -71,6 +71,18 @@ def test_sparse_and_dense_gradients_give_the_same() -> None:
     assert torch.equal(of_dense, of_sparse)
     for name in ("exp_avg", "exp_avg_sq", "step"):
         assert torch.equal(first.state[of_dense][name], second.state[of_sparse][name])
+
+
+def test_a_gpu_masks_the_rows_that_a_cpu_selects() -> None:
+    group = {"lr": 0.01, "weight_decay": 0.1, "betas": (0.9, 0.999), "eps": 1e-8}
+    selected, masked = parameter(), parameter()
+    optimizer, moments = RowAdamW([selected], lr=0.01, weight_decay=0.1), [torch.zeros(ROWS, WIDTH) for _ in range(2)]
+    for step, grad in enumerate(gradients(), start=1):
+        train(optimizer, selected, [grad])
+        with torch.no_grad():
+            _adamw_of_used_rows(masked, *moments, grad, step, group)
+    assert torch.equal(selected, masked)
+    assert torch.equal(optimizer.state[selected]["exp_avg_sq"], moments[1])
 
 
 def test_a_row_of_zeros_that_a_sparse_gradient_lists_stays_as_it_is() -> None:
