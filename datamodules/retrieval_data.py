@@ -48,6 +48,7 @@ from lexical.batches import (
 from lexical.bm25 import normalised_bm25
 from lexical.errors import UserError
 from lexical.index.ragged import Ragged
+from lexical.model1.bitext import largest_block
 from lexical.ranking.order import RankedTask
 
 QUERIES_PER_RANKING_BATCH = 1024  # the more, the more query tokens they share; their T(q|d) are computed once
@@ -114,7 +115,9 @@ class RetrievalData(L.LightningDataModule):
             return Batches(batches)
         if needs.train == "pairs":
             return self._pair_loader(needs)
-        blocks = [BitextBlocks(self.prepared, field, needs.bitext, self._process) for field in fields]
+        assert self.trainer is not None
+        largest = self.trainer.strategy.broadcast(largest_block())  # the same blocks on machines of different size
+        blocks = [BitextBlocks(self.prepared, field, needs.bitext, self._process, largest) for field in fields]
         return Batches(ConcatDataset(blocks))
 
     def val_dataloader(self) -> Any:

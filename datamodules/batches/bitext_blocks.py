@@ -18,13 +18,15 @@ class BitextBlocks(Dataset[BitextBatch]):
     Nothing is stored: documents are memory-mapped, and cutting chunks takes less time than reading them would.
     """
 
-    def __init__(self, prepared: Preparation, field: str, options: BitextOptions, process: tuple[int, int]) -> None:
+    def __init__(
+        self, prepared: Preparation, field: str, options: BitextOptions, process: tuple[int, int], largest: int
+    ) -> None:
         self.field, self.options, self.process = field, options, process
         tokens = prepared.field(field)
         self.documents, self.kept = tokens.sequences, kept_tokens(tokens.forward, options)
         self.queries = prepared.query_tokens(TRAIN_MODELING, field)
         self.relevant = prepared.query_sets[TRAIN_MODELING].relevant
-        self.blocks = query_blocks(self.relevant, self.documents.offsets)
+        self.blocks = query_blocks(self.relevant, self.documents.offsets, largest)
 
     def __len__(self) -> int:
         return len(self.blocks)

@@ -1,6 +1,8 @@
 """The collection as an Arrow table (id, text) that is read memory-mapped, with a look-up from document id to row.
 
-Written in one stream, whatever the size: only one 64-bit hash per id is kept in memory, to find duplicates and rows.
+Written in one pass, whatever the size: only one 64-bit hash per id is kept in memory, to find duplicates and rows.
+Opening a few rows costs the same in a collection of any size: all batches of the table but the last have
+`ROWS_PER_BATCH` rows, and the ids are in a table of their own, in one piece.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from lexical.index.array_file import map_array
 
 SCHEMA = pa.schema([("id", pa.string()), ("text", pa.string())])
 ROWS_PER_BATCH = 4096
-TABLE = "documents.arrow"
+TABLE, IDS = "documents.arrow", "ids.arrow"
 
 
 class Collection:
@@ -29,7 +31,7 @@ class Collection:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / TABLE
-        self._table = open_table(self.path)
+        self._table, self._ids = open_table(self.path), open_table(folder / IDS)["id"]
         self.id_order = map_array(folder / "id_order.npy")  # (rows,) int32 rank of a row's id among the sorted ids
         self._hashes = map_array(folder / "id_hashes.npy")
         self._rows = map_array(folder / "id_rows.npy")
@@ -42,7 +44,7 @@ class Collection:
 
     def ids(self, rows: np.ndarray) -> pa.Array:
         """Return the ids of document rows as an Arrow string array."""
-        return self._table["id"].take(pa.array(np.asarray(rows))).combine_chunks()
+        return self._ids.take(pa.array(np.asarray(rows))).combine_chunks()
 
     def rows(self, ids: list[str]) -> np.ndarray:
         """Return (ids,) the row of each document id, -1 for an unknown id."""
@@ -54,12 +56,15 @@ class Collection:
 
 def open_table(path: Path) -> pa.Table:
     """Return an Arrow table, memory-mapped."""
-    return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
 def read_texts(table: Path, start: int, end: int) -> list[str]:
     """Read the texts of some rows; the file is mapped only meanwhile, so its pages do not pile up in a worker."""
-    return open_table(table)["text"].slice(start, end - start).to_pylist()
+    reader = pa.ipc.open_file(pa.memory_map(str(table)))
+    first, last = start // ROWS_PER_BATCH, min(-(-end // ROWS_PER_BATCH), reader.num_record_batches)
+    batches = pa.Table.from_batches([reader.get_batch(i) for i in range(first, last)], SCHEMA)
+    return batches["text"].slice(start - first * ROWS_PER_BATCH, end - start).to_pylist()
 
 
 def write_collection(documents: Iterable[TextLine], report: LineReport, folder: Path) -> Collection:
@@ -69,7 +74,7 @@ def write_collection(documents: Iterable[TextLine], report: LineReport, folder: 
     id_hashes, line_numbers = array("Q"), array("q")
     path = folder / TABLE
     remaining = iter(documents)
-    with pa.ipc.new_stream(str(path), SCHEMA) as writer:
+    with pa.ipc.new_file(str(path), SCHEMA) as writer:
         while batch := list(islice(remaining, ROWS_PER_BATCH)):
             ids = [document.id for document in batch]
             id_hashes.extend(map(_hash, ids))
@@ -83,7 +88,10 @@ def write_collection(documents: Iterable[TextLine], report: LineReport, folder: 
     order = np.argsort(hashes, kind="stable")
     np.save(folder / "id_hashes.npy", hashes[order])
     np.save(folder / "id_rows.npy", order.astype(np.int64))
-    ranks = pc.rank(open_table(path)["id"]).to_numpy()  # by bytes: the same on every machine
+    ids = open_table(path).select(["id"]).combine_chunks()
+    with pa.ipc.new_file(str(folder / IDS), ids.schema) as writer:
+        writer.write_table(ids)
+    ranks = pc.rank(ids["id"]).to_numpy()  # by bytes: the same on every machine
     np.save(folder / "id_order.npy", (ranks - 1).astype(np.int32))
     return Collection(folder)
 
@@ -102,11 +110,15 @@ def _drop_duplicates(path: Path, hashes: np.ndarray, lines: np.ndarray, report: 
             raise UserError(f"{report.file}, line {lines[row]:,}: the id has the hash of another one: change it")
         report.add(DUPLICATE, int(lines[row]))
     rewritten = path.with_suffix(".unique")
-    with pa.ipc.new_stream(str(rewritten), SCHEMA) as writer:
-        start = 0
+    with pa.ipc.new_file(str(rewritten), SCHEMA) as writer:
+        start, kept = 0, SCHEMA.empty_table()
         for batch in table.to_batches():
-            writer.write_batch(batch.filter(pa.array(keep[start : start + len(batch)])))
+            mask = pa.array(keep[start : start + len(batch)])
+            kept = pa.concat_tables([kept, pa.Table.from_batches([batch.filter(mask)])])
             start += len(batch)
+            while len(kept) >= ROWS_PER_BATCH or (start == len(table) and len(kept)):
+                writer.write_table(kept.slice(0, ROWS_PER_BATCH).combine_chunks())
+                kept = kept.slice(ROWS_PER_BATCH)
     rewritten.replace(path)
     return keep
 

@@ -74,7 +74,7 @@ def _spool_lines(file: Path, collection: Collection, report: LineReport, spool: 
     rows, numbers, hashes = array("q"), array("q"), array("Q")
     lines = track(read_documents(file, report), f"read {file.name}")
     schema = pa.schema([SCHEMA.field("text")])
-    with pa.ipc.new_stream(str(spool), schema) as writer:
+    with pa.ipc.new_file(str(spool), schema) as writer:
         while batch := list(islice(lines, ROWS_PER_BATCH)):
             texts = []
             for row, line in zip(collection.rows([line.id for line in batch]).tolist(), batch, strict=True):
@@ -97,7 +97,7 @@ def _spool_lines(file: Path, collection: Collection, report: LineReport, spool: 
 def _write_expanded(table: Path, spool: Path, additions: Ragged, expanded: Path) -> None:
     """Copy the table of documents with the `additions` of each document appended to its text."""
     lines, start = open_table(spool)["text"], 0
-    with pa.ipc.new_stream(str(expanded), SCHEMA) as writer:
+    with pa.ipc.new_file(str(expanded), SCHEMA) as writer:
         for batch in open_table(table).to_batches():
             texts = batch.column("text").to_pylist()
             of_batch = additions.rows_between(start, start + len(texts))

@@ -8,6 +8,7 @@ rare ones, and words of the query that the collection does not have.
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -18,7 +19,10 @@ from lexical.index.ragged import Ragged, concatenated
 
 CHUNK = 1.5  # tokens of a chunk for each query token
 LENGTH_RATIO = 9.0  # largest longer side / shorter side
-TOKENS_PER_BLOCK = 2_500_000  # document tokens: bounds the memory of a block
+BLOCKS = 8  # of a bitext whose blocks fit into memory, see `query_blocks`
+SMALLEST_BLOCK = 50_000  # document tokens: fewer are not worth a pass over the table
+BYTES_PER_TOKEN = 150  # memory of a block while it is made or counted, for each document token
+MEMORY_SHARE = 8  # a block takes at most one part in so many of the machine's memory
 
 
 class Bitext(NamedTuple):
@@ -53,13 +57,33 @@ def kept_tokens(index: ForwardIndex, options: BitextOptions) -> np.ndarray:
     return frequent & (index.document_frequency >= options.min_documents)
 
 
+def largest_block() -> int:
+    """Return the document tokens of a block that takes an eighth of the machine's memory.
+
+    The physical memory decides, not what is free of it: the same run always has the same blocks.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(SMALLEST_BLOCK, memory // MEMORY_SHARE // BYTES_PER_TOKEN)
+
+
 def query_blocks(
-    relevant: Ragged, document_offsets: np.ndarray, tokens: int = TOKENS_PER_BLOCK
+    relevant: Ragged, document_offsets: np.ndarray, largest: int | None = None, smallest: int = SMALLEST_BLOCK
 ) -> list[tuple[int, int]]:
-    """Return (first, last + 1) query rows of blocks whose relevant documents have about `tokens` tokens in all."""
+    """Return (first, last + 1) query rows of blocks that EM counts one after the other.
+
+    For each block EM reads nearly its whole table, so the number of blocks is fixed, and time grows with the bitext and
+    no faster. A single block would be slower: its sentence pairs are accessed out of order and leave the CPU's cache.
+
+    Args:
+        relevant: documents of each query.
+        document_offsets: of the tokens of all documents.
+        largest: document tokens of a block, about; default: `largest_block`. A larger bitext has more blocks.
+        smallest: document tokens of a block, about. A smaller bitext has fewer blocks.
+    """
     lengths = document_offsets[relevant.values + 1] - document_offsets[relevant.values]
     reached = np.concatenate([[0], np.cumsum(lengths)])[relevant.offsets[1:]]  # (queries,) running sum
     total = int(reached[-1]) if len(reached) else 0
+    tokens = min(max(smallest, -(-total // BLOCKS)), largest or largest_block())
     blocks = -(-total // tokens)  # of equal size: a small last one would cost EM nearly as much as a full one
     numbers = np.maximum(1, -(-reached * blocks // max(1, total)))
     bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), relevant.rows]

@@ -88,6 +88,29 @@ def test_duplicates_are_found_across_batches(tmp_path: Path) -> None:
     assert report.first == {"with a duplicate id": ROWS_PER_BATCH + 6}
 
 
+def test_rows_are_read_where_they_are_after_duplicates_have_been_left_out(tmp_path: Path) -> None:
+    """Every third document repeats an id: the batches of the table are filled again."""
+    documents = [(f"D{i if i % 3 else 0}", f"text {i}") for i in range(3 * ROWS_PER_BATCH)]
+    found, _ = write(tmp_path, documents)
+    expected = [f"text {i}" for i in range(3 * ROWS_PER_BATCH) if i % 3 or i == 0]
+    assert len(found) == len(expected) == 2 * ROWS_PER_BATCH + 1
+    for start, end in ((0, 3), (ROWS_PER_BATCH - 2, ROWS_PER_BATCH + 2), (2 * ROWS_PER_BATCH - 1, 9 * ROWS_PER_BATCH)):
+        assert read_texts(tmp_path / TABLE, start, end) == expected[start:end]
+    assert found.ids(np.array([2 * ROWS_PER_BATCH])).to_pylist() == [f"D{3 * ROWS_PER_BATCH - 1}"]
+
+
+def test_reading_a_few_rows_does_not_open_the_whole_table(tmp_path: Path) -> None:
+    """Batches that are not read are not looked at: here the head of the second of three is damaged."""
+    write(tmp_path, [(f"D{i}", f"text {i}") for i in range(2 * ROWS_PER_BATCH + 1)])
+    content = (tmp_path / TABLE).read_bytes()
+    head = content.rindex(b"\xff\xff\xff\xff", 0, content.index(f"text {ROWS_PER_BATCH}".encode()))
+    (tmp_path / TABLE).write_bytes(content[:head] + b"\x7f" * 32 + content[head + 32 :])
+    assert read_texts(tmp_path / TABLE, 0, 2) == ["text 0", "text 1"]
+    assert read_texts(tmp_path / TABLE, 2 * ROWS_PER_BATCH, 2 * ROWS_PER_BATCH + 1) == [f"text {2 * ROWS_PER_BATCH}"]
+    with pytest.raises((pa.ArrowInvalid, OSError)):
+        read_texts(tmp_path / TABLE, ROWS_PER_BATCH, ROWS_PER_BATCH + 1)
+
+
 def test_an_id_with_the_hash_of_another_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collection_module, "_hash", len)
     documents = [("a", "text"), ("bb", "text"), ("a", "the same id"), ("ccc", "text")]
@@ -110,7 +133,7 @@ def test_plain_and_gz_files_give_the_same_bytes(tmp_path: Path) -> None:
         write_collection(read_documents(tmp_path / name, report), report, folder)
         assert report.summary() == f"{name}: left out 100 of 1,000 lines: 100 with a duplicate id (first: line 901)"
         written.append({path.name: path.read_bytes() for path in folder.iterdir()})
-    assert written[0] == written[1] and len(written[0]) == 4
+    assert written[0] == written[1] and len(written[0]) == 5
 
 
 # ------------------------------------------------------------------------------------------------------ refused

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from lexical.index.ragged import Ragged, ragged
 from lexical.model1.bitext import (
+    BLOCKS,
     DEFAULT_OPTIONS,
-    TOKENS_PER_BLOCK,
+    SMALLEST_BLOCK,
     Bitext,
     BitextOptions,
+    largest_block,
     make_bitext,
     most_frequent,
     query_blocks,
@@ -222,9 +224,27 @@ def test_small_blocks_are_many() -> None:
     assert query_blocks(relevant, documents.offsets) == [(0, 6)]
 
 
+def test_the_number_of_blocks_does_not_grow_with_the_bitext_until_memory_bounds_them() -> None:
+    """500 queries with a document each; tokens of a document: what gives the wanted total."""
+    relevant = Ragged(np.arange(501), np.arange(500, dtype=np.int32))
+
+    def blocks(tokens: int, largest: int | None = None) -> int:
+        return len(query_blocks(relevant, np.linspace(0, tokens, 501).astype(np.int64), largest))
+
+    assert blocks(SMALLEST_BLOCK) == 1
+    assert blocks(4 * SMALLEST_BLOCK) == 4
+    assert {blocks(times * BLOCKS * SMALLEST_BLOCK, 10**9) for times in (1, 2, 4, 8)} == {BLOCKS}
+    assert blocks(80 * SMALLEST_BLOCK, largest=2 * SMALLEST_BLOCK) == 40
+
+
+def test_the_largest_block_takes_an_eighth_of_the_memory() -> None:
+    memory = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal:"))
+    assert largest_block() * 150 == pytest.approx(int(memory.split()[1]) * 1024 / 8, rel=0.01)
+
+
 def longer_than_a_block() -> tuple[Ragged, Ragged, Ragged, np.ndarray]:
     """Document 1 has more tokens than a block; only 40 of them are known. Eleven queries ask for it now and then."""
-    long = np.full(TOKENS_PER_BLOCK + 50, -1, np.int32)
+    long = np.full(SMALLEST_BLOCK + 50, -1, np.int32)
     long[:: len(long) // 40 + 1] = np.arange(40) % 7
     documents = ragged([[0, 1, 2, 3], long, [4, 5, 6]], np.int32)
     relevant = ragged([[0], [1], [2], [0, 1], [1], [], [2, 0], [0], [1, 2], [1], [2]], np.int32)
