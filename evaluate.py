@@ -22,6 +22,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "models": {"type": str | None, "default": None, "help": "names, separated by commas; default: all trained"},
     "skip_measured": {"type": bool, "default": False, "help": "keep what was measured on this very data"},
     "table": {"type": bool, "default": True, "help": "write the table of all results; false: measure only"},
+    "run_depth": {"type": int | None, "default": None, "help": "documents of a query in run files; default: all"},
     "leaderboard": {"type": bool, "default": False, "help": "also write runs as qid, docid, rank (tabs)"},
 }
 

@@ -73,7 +73,7 @@ class PreparationSettings:
         depth: candidates kept for each query.
         k1: BM25 parameter of the first stage; tuned on development when not given.
         b: BM25 parameter of the first stage; tuned on development when not given.
-        candidates: a TREC run (or a folder with QUERY_SET.run) to use instead of the first stage.
+        candidates: a TREC run (or a folder with QUERY_SET.run), gzipped or not, to use instead of the first stage.
         first_stage: "bm25", "dense" (vectors of an encoder), or "hybrid": both, fused by rank.
         dense_encoder: whose mean-pooled vectors are searched: "packaged", a Hugging Face name, or a folder.
         dense_pieces: word pieces of a document or query that this encoder reads.
@@ -342,7 +342,7 @@ class Preparation:
         path = self.settings.external_run
         if path is None:
             return None
-        files = sorted(path.glob("*.run")) if path.is_dir() else [path]
+        files = sorted([*path.glob("*.run"), *path.glob("*.run.gz")]) if path.is_dir() else [path]
         return [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
     def ranked_task(self, query_set: str, depth: int) -> RankedTask:

@@ -20,7 +20,7 @@ from callbacks.run_files import RunFiles
 from datamodules.retrieval_data import RetrievalData
 from evaluation.evaluated_set import EvaluatedSet
 from evaluation.results_table import Result, build_table, latex, markdown, paper_figures
-from lexical.errors import UserError
+from lexical.errors import UserError, require
 from lexical.ranking.fusion import fuse
 from lexical.small_files import read_json, write_json, write_text
 from lexical.terminal import be_silent, say
@@ -43,6 +43,7 @@ LONG_PASS = 5.0  # seconds; a longer pass over the query set is not repeated for
 
 def evaluate_rankers(parsed: Namespace, data: RetrievalData) -> list[Result]:
     """Test the rankers that the arguments name, write the table of all that are measured; return its entries."""
+    require(parsed.run_depth is None or parsed.run_depth >= 1, "--run_depth", parsed.run_depth, "1 or more")
     quiet_lightning()
     data_folder = Path(parsed.output_dir).expanduser() / data.name
     trained = trained_models(data_folder)
@@ -140,7 +141,8 @@ def _evaluate_ranker(run: RunFolder, data: RetrievalData, parsed: Namespace) -> 
     if not (is_rank_zero() or ranker.slow):
         return None
     say(f"{run.model}, seed {run.seed}: test")
-    trainer = evaluation_trainer(ranker, dict(parsed.trainer), run, parsed.leaderboard)
+    files = RunFiles(run.path, run.model, parsed.leaderboard, parsed.run_depth)
+    trainer = evaluation_trainer(ranker, dict(parsed.trainer), run, files)
     trainer.test(ranker, data, verbose=False)
     if not is_rank_zero():
         return None
@@ -167,7 +169,7 @@ def _evaluate_ranker(run: RunFolder, data: RetrievalData, parsed: Namespace) -> 
     return seed_results
 
 
-def evaluation_trainer(ranker: Ranker, settings: dict[str, Any], run: RunFolder, leaderboard: bool) -> L.Trainer:
+def evaluation_trainer(ranker: Ranker, settings: dict[str, Any], run: RunFolder, files: RunFiles) -> L.Trainer:
     """Return a trainer that tests a slow ranker on all devices that are given, others in this process."""
     if settings["precision"] is None:  # that of the training, so that its figures are reproduced
         settings["precision"] = run.load_config()["trainer"]["precision"]
@@ -184,7 +186,7 @@ def evaluation_trainer(ranker: Ranker, settings: dict[str, Any], run: RunFolder,
         **chosen, accelerator=settings["accelerator"] if ranker.slow or ranker.has_seeds else "cpu", logger=False,
         enable_checkpointing=False, enable_model_summary=False, enable_progress_bar=False,
         use_distributed_sampler=False, default_root_dir=str(run.path),
-        callbacks=[RunFiles(run.path, run.model, leaderboard)],
+        callbacks=[files],
     )  # fmt: skip
 
 

@@ -212,8 +212,8 @@ def _save(
     """Replace the results of an earlier training in this folder; config.yaml comes last."""
     exported = folder.table if getattr(model, "export", None) else None  # written when fitting ended
     folder.remove_results(keep=exported)
-    trainer.save_checkpoint(folder.checkpoint, weights_only=True)
     model.save_artifacts(folder.path)
+    trainer.save_checkpoint(folder.checkpoint, weights_only=True)
     if fusion := (model.fusion or getattr(model, "stages", None)):
         if "features" in fusion:
             fusion = {**fusion, "features": ["bm25_lemm", f"{folder.model} (alone)"]}

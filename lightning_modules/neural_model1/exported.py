@@ -78,10 +78,10 @@ class ExportedModel1(TranslationRanker):
         self.use(ChosenTable(batch.field, batch.vocabulary, table, best, mrr=0.0))  # there is nothing to choose
         self.trainer.should_stop = True
 
-    def save_artifacts(self, folder: Path) -> None:
+    def save_table(self, folder: Path) -> None:
         assert self.table_folder is not None
-        link_table(self.table_folder, folder / TABLE_FOLDER)
-        if self.table_folder.parent == folder:
+        link_table(self.table_folder, folder)
+        if self.table_folder.parent == folder.parent:
             shutil.rmtree(self.table_folder)
 
     def findings(self) -> dict[str, float]:
