@@ -29,13 +29,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 def evaluate(argv: Sequence[str]) -> list[Result]:
     """Measure the rankers that `argv` names; return all results on this data."""
-    from pipeline.configs import resolve_command
+    from pipeline.configs import resolve_command, take_options
 
     resolved = resolve_command(argv, __doc__)
     from pipeline.command_line import parse_data
     from pipeline.evaluating import evaluate_rankers
 
-    return evaluate_rankers(*parse_data(resolved, OPTIONS))
+    shared = take_options(argv, **dict.fromkeys(OPTIONS, str))[1]
+    return evaluate_rankers(*parse_data(resolved, OPTIONS), shared)
 
 
 if __name__ == "__main__":

@@ -50,12 +50,9 @@ def train(argv: Sequence[str]) -> dict[str, float]:
     for name in selected:
         resolve(["--model", name, *rest])  # a mistyped name is reported before anything is trained
     if selected:
-        from pipeline.rows import train_seeds
+        from pipeline.rows import train_seeds, train_several
 
-        measured = {name: train_seeds(name, rest) for name in selected}
-        if given.model:
-            return measured[given.model]
-        return {f"{name}/{key}": value for name, values in measured.items() for key, value in values.items()}
+        return train_seeds(given.model, rest) if given.model else train_several(selected, rest)
     resolve(rest)  # a mistyped name of the data comes first
     if not wants_help(argv):
         raise UserError(f"say which ranker: --model NAME with one of: {', '.join(names('model'))}")

@@ -48,7 +48,7 @@ from lexical.index.ragged import Ragged
 from lexical.index.retrieval import RetrievalIndex
 from lexical.ranking.fusion import reciprocal_rank_fusion
 from lexical.ranking.order import RankedTask
-from lexical.terminal import say
+from lexical.terminal import say_once
 
 BM25, DENSE, HYBRID = "bm25", "dense", "hybrid"
 NEGATIVES, NEGATIVES_FROM = 20, 500  # "20 negative examples selected from a set of top-500 candidates"
@@ -145,7 +145,7 @@ class Preparation:
     def texts(self) -> Path:
         folder = cached_step(self.folder / "texts", self.source.write, f"{self.name}: texts", self.source.identity())
         for note in json.loads((folder / "notes.json").read_text()):
-            say(note)
+            say_once(note)
         return folder
 
     @cached_property
@@ -290,7 +290,7 @@ class Preparation:
             folder = self._retrieved_folder(self.settings.first_stage, self.first_stage_parameters, self.ranked_sets)
         lengths = open_candidates(folder, query_set).candidates.lengths()
         if empty := np.count_nonzero(lengths == 0):
-            say(f"{query_set}: queries without any candidate, which count as 0: {empty:,}")
+            say_once(f"{query_set}: queries without any candidate, which count as 0: {empty:,}")
         return folder
 
     @cache  # noqa: B019
@@ -316,7 +316,9 @@ class Preparation:
             indexes=self._indexes(first_stage, bm25), query_sets=query_sets, depth=depth,
         )  # fmt: skip
         for kind, values in json.loads((folder / "recall.json").read_text()).get(DEVELOPMENT, {}).items():
-            say(f"{kind}: " + ", ".join(f"development recall@{depth} {value:.4f}" for depth, value in values.items()))
+            say_once(
+                f"{kind}: " + ", ".join(f"development recall@{depth} {value:.4f}" for depth, value in values.items())
+            )
         return folder
 
     def _external_folder(self, query_set: str) -> Path:
@@ -334,7 +336,7 @@ class Preparation:
             run=self._run_identity(), query_set=query_set, depth=depth,
         )  # fmt: skip
         for note in json.loads((folder / "notes.json").read_text()):
-            say(note)
+            say_once(note)
         return folder
 
     def _run_identity(self) -> Any:

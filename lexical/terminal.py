@@ -12,7 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 T = TypeVar("T")
 PREFIX = "LEXICAL_PROGRESS_PREFIX"  # environment: text before every bar, where this process is one step of many
-_silent = False
+_silent = _brief = False
+_said: set[str] = set()
 
 
 def be_silent() -> None:
@@ -25,6 +26,25 @@ def say(line: str) -> None:
     """Print one plain line on standard error; standard output is for results."""
     if not _silent:
         print(line, file=sys.stderr, flush=True)
+
+
+def say_once(line: str) -> None:
+    """Print a notice that each of many steps would repeat: once per program."""
+    if line not in _said:
+        _said.add(line)
+        say(line)
+
+
+def be_brief(brief: bool = True) -> None:
+    """Leave out `detail` from now on: several rankers are trained, and each prints one line."""
+    global _brief
+    _brief = brief
+
+
+def detail(line: str) -> None:
+    """Print a line about a part of a step, such as an epoch."""
+    if not _brief:
+        say(line)
 
 
 def printable(text: str) -> str:

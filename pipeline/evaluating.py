@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 import timeit
 from collections.abc import Callable, Sequence
@@ -19,18 +20,18 @@ from rich.markdown import Markdown
 from callbacks.run_files import RunFiles
 from datamodules.retrieval_data import RetrievalData
 from evaluation.evaluated_set import EvaluatedSet
-from evaluation.results_table import Result, build_table, latex, markdown, paper_figures
+from evaluation.results_table import Result, build_table, latex, markdown, narrowed, paper_figures
 from lexical.errors import UserError, require
 from lexical.ranking.fusion import fuse
 from lexical.small_files import read_json, write_json, write_text
-from lexical.terminal import be_silent, say
-from lightning_modules.ranker import Ranker
+from lexical.terminal import be_silent, printable, say
+from lightning_modules.ranker import DEVELOPMENT, Ranker
 from lightning_modules.registry import row_of
 from lightning_modules.trained import load_ranker
 from pipeline.configs import CONFIGS, import_from, names
 from pipeline.dependencies import changed_dependency
 from pipeline.processes import is_rank_zero, leave_process_group, process_count
-from pipeline.results import MeasuredRow, SeedResults, collect_rows
+from pipeline.results import MeasuredRow, SeedResults, collect_rows, times
 from pipeline.run_folder import RunFolder, trained_models
 from pipeline.tracking import track_evaluation, track_summaries
 from pipeline.training import check_precision, quiet_lightning
@@ -41,8 +42,11 @@ TIMED_REPEATS = 3
 LONG_PASS = 5.0  # seconds; a longer pass over the query set is not repeated for its time
 
 
-def evaluate_rankers(parsed: Namespace, data: RetrievalData) -> list[Result]:
-    """Test the rankers that the arguments name, write the table of all that are measured; return its entries."""
+def evaluate_rankers(parsed: Namespace, data: RetrievalData, options: Sequence[str] = ()) -> list[Result]:
+    """Test the rankers that the arguments name, write the table of all that are measured; return its entries.
+
+    `options` are those of the command line that other commands understand, too.
+    """
     require(parsed.run_depth is None or parsed.run_depth >= 1, "--run_depth", parsed.run_depth, "1 or more")
     quiet_lightning()
     data_folder = Path(parsed.output_dir).expanduser() / data.name
@@ -72,6 +76,8 @@ def evaluate_rankers(parsed: Namespace, data: RetrievalData) -> list[Result]:
             track_summaries(rows, data, data_folder)
         for results in measured.values():
             track_evaluation(results, data)
+        if rows:
+            say_what_next(rows, data, data_folder, options)
     if failed:
         raise UserError("; ".join(dict.fromkeys(failed)))
     return [result for row in rows for result in row.results]
@@ -122,8 +128,21 @@ def write_results(rows: Sequence[MeasuredRow], data: RetrievalData, data_folder:
     write_text(data_folder / "results.html", report_page(rows, table, data))
     sizes = {result.query_set: result.queries for result in results}
     print(f"{data.name}: {', '.join(f'{name} {size:,} queries' for name, size in sizes.items())}")
-    Console(width=None if Console().is_terminal else 180).print(Markdown(markdown(table._replace(outcomes=[]))))
-    print(f"written: {data_folder}/results.{{json,md,tex,html}}")
+    console = Console() if Console().is_terminal else Console(width=180)
+    console.print(Markdown(markdown(narrowed(table, console.width)._replace(outcomes=[]))))
+    print(f"written: {data_folder}/results.{{json,md,tex,html}}", flush=True)
+
+
+def say_what_next(rows: Sequence[MeasuredRow], data: RetrievalData, data_folder: Path, options: Sequence[str]) -> None:
+    """Print how long everything took, and what can be done with it."""
+    given = "".join(f" {shlex.quote(option)}" for option in options)
+    for line in times(rows):
+        say(line)
+    say(f"next: open {data_folder}/results.html in a browser, or search with: python serve.py{given}")
+    if quick := [row for row in rows if row_of(row.model).family not in ("bert", "leaderboard")]:
+        best = max(quick, key=lambda row: row.results[0].value)
+        query = shlex.quote(printable(data.query_set(DEVELOPMENT).texts[0]))
+        say(f"next: python explain.py --model {best.model} --query {query}{given}")
 
 
 # --- one ranker
@@ -140,7 +159,6 @@ def _evaluate_ranker(run: RunFolder, data: RetrievalData, parsed: Namespace) -> 
     ranker = load_trained(run, data)
     if not (is_rank_zero() or ranker.slow):
         return None
-    say(f"{run.model}, seed {run.seed}: test")
     files = RunFiles(run.path, run.model, parsed.leaderboard, parsed.run_depth)
     trainer = evaluation_trainer(ranker, dict(parsed.trainer), run, files)
     trainer.test(ranker, data, verbose=False)
@@ -165,7 +183,10 @@ def _evaluate_ranker(run: RunFolder, data: RetrievalData, parsed: Namespace) -> 
             )  # fmt: skip
         histograms += evaluated.histograms
     seed_results = SeedResults(run, data.fingerprint(), results, histograms)
-    seed_results.write(seconds=round(time.perf_counter() - started, 1))
+    seconds, main = round(time.perf_counter() - started, 1), results[0]
+    seed_results.write(seconds)
+    of_seed = f", seed {run.seed}" if run.seed > 1 else ""
+    say(f"{run.model}{of_seed}: {main.query_set} {main.measure} {main.value:.4f}, {seconds:.0f} s")
     return seed_results
 
 

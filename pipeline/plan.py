@@ -147,7 +147,7 @@ def plan_steps(rankers: Sequence[PlannedRanker], options: Options) -> dict[str, 
 
     Rows come after those that they depend on.
     """
-    durations = yaml.safe_load(DURATIONS.read_text(encoding="utf-8")).get(resolve(options.shared).data.name, {})
+    durations = _durations(resolve(options.shared).data.name)
     steps: dict[str, list[Step]] = {}
     for ranker in rankers:
         before = [step for name in ranker.dependencies for step in steps.get(name, [])[:-1]]
@@ -180,6 +180,17 @@ def plan_steps(rankers: Sequence[PlannedRanker], options: Options) -> dict[str, 
         )  # fmt: skip
         steps[ranker.title] = [*trainings, measurement]
     return steps
+
+
+def expected_seconds(models: Iterable[str], data: str) -> float | None:
+    """Return how long the trainings take on a small machine; None where that is not known."""
+    known = _durations(data)
+    seconds = [known.get(model, {}).get("train") for model in models]
+    return None if None in seconds else sum(filter(None, seconds))
+
+
+def _durations(data: str) -> dict[str, dict[str, float | None]]:
+    return yaml.safe_load(DURATIONS.read_text(encoding="utf-8")).get(data, {})
 
 
 def _first_seconds(paths: Iterable[Path]) -> float | None:

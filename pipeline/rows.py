@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from evaluate import evaluate
 from lexical.errors import UserError
-from lexical.terminal import say
+from lexical.terminal import PREFIX, be_brief, say
 from lightning_modules.registry import ROWS, exports_of
 from pipeline.command_line import RankerCLI
 from pipeline.configs import count, resolve, take_options, wants_help
-from pipeline.plan import plan_rows, plan_steps, read_options, run_plan
-from pipeline.scheduler import Step, run_steps
+from pipeline.plan import expected_seconds, plan_rows, plan_steps, read_options, run_plan
+from pipeline.processes import is_rank_zero
+from pipeline.scheduler import Step, duration, run_steps
 from pipeline.training import train_ranker
 
 CONFIG_FILES = {"--config", "-c"}  # a file may hold settings of the model
@@ -27,6 +30,29 @@ def train_all(argv: Sequence[str]) -> None:
     table = ["evaluate.py", *options.shared, "--output_dir", str(options.folder.parent), "--skip_measured", "true"]
     if run_steps([Step("results table", table)]) or failed:
         raise UserError("some rows are missing; the same command tries them again")
+
+
+def train_several(names: Sequence[str], argv: Sequence[str]) -> dict[str, float]:
+    """Print what will be trained, then a line for each ranker; return MRR on development as "NAME/metric"."""
+    cli = RankerCLI(resolve(["--model", names[0], *take_options(argv, seeds=count)[1]]))
+    rows = [row for name in names for row in (Path(name).stem, *exports_of(Path(name).stem))]
+    data, started = cli.datamodule.name, time.perf_counter()
+    seconds = expected_seconds(rows, data)
+    about = f" (about {duration(seconds)} on 2 CPU cores)" if seconds else ""
+    if is_rank_zero():
+        say(f"{data}: {len(rows)} rankers are trained{about}: {', '.join(rows)}")
+        say(f"results go to {Path(cli.config['output_dir']).expanduser() / data}")
+    measured: dict[str, float] = {}
+    be_brief()
+    try:
+        for number, name in enumerate(names, start=1):
+            os.environ[PREFIX] = f"[{number} of {len(names)}] {name}: "
+            measured |= {f"{name}/{key}": value for key, value in train_seeds(name, argv).items()}
+    finally:
+        be_brief(False)
+        del os.environ[PREFIX]
+    say(f"trained in {(time.perf_counter() - started) / 60:.1f} min")
+    return measured
 
 
 def train_seeds(name: str, argv: Sequence[str]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from lexical.batches import DevelopmentBatch
 from lexical.errors import UserError
 from lexical.model1.table_files import META, link_table, load_table, read_meta
 from lexical.model1.tuning import TableSettings
-from lexical.terminal import say
+from lexical.terminal import detail
 from lightning_modules.model1.translation_ranker import TABLE_FOLDER, ChosenTable, TranslationRanker
 from lightning_modules.neural_model1.ranker import NeuralModel1
 from lightning_modules.ranker import require_settings
@@ -71,7 +71,7 @@ class ExportedModel1(TranslationRanker):
             self.table_folder = Path(self.trainer.default_root_dir) / ".table.exported"
             in_collection = self.data.tokens_in_collection(batch.field)
             report = export_table(network, in_collection, settings, self.table_folder)
-            say(f"exported: {report}")
+            detail(f"exported: {report}")
         table = load_table(self.table_folder).table
         self.floor = network.floor
         best = TableSettings(settings.threshold, network.p_self, 0.0)
