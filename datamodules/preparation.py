@@ -347,6 +347,7 @@ class Preparation:
         files = sorted([*path.glob("*.run"), *path.glob("*.run.gz")]) if path.is_dir() else [path]
         return [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
+    @cache  # noqa: B019 - every row of a program ranks the same candidates
     def ranked_task(self, query_set: str, depth: int) -> RankedTask:
         """Return the `depth` best candidates of every query, with what is needed to judge a ranking of them."""
         queries = self.query_set(query_set)

@@ -20,9 +20,11 @@ from lexical.model1.table import Translations, TranslationTable, others_rescaled
 from lexical.model1.tuning import (
     WHOLE_GRID,
     JudgedQueries,
+    MixtureTerms,
     TableGrid,
     TableSettings,
     TableTrial,
+    exact_terms,
     gather_terms,
     mixture_scores,
     tune_smoothing,
@@ -70,10 +72,14 @@ def scores_from_table(
     return per_query_token(model1_scores(table, index, queries, candidates, smoothing), queries, candidates)
 
 
+def terms_of(others: TranslationTable, index: ForwardIndex, queries: Ragged, candidates: Ragged) -> MixtureTerms:
+    return gather_terms(others, exact_terms(index, queries, candidates), index, candidates)
+
+
 def scores_from_terms(
     learned: Translations, index: ForwardIndex, queries: Ragged, candidates: Ragged, setting: TableSettings
 ) -> np.ndarray:
-    evidence = gather_terms(others_rescaled(learned.pruned(setting.threshold)), index, queries, candidates)
+    evidence = terms_of(others_rescaled(learned.pruned(setting.threshold)), index, queries, candidates)
     return mixture_scores(evidence, candidates, collection_probability(index), setting.p_self, setting.smoothing)
 
 
@@ -96,7 +102,7 @@ def test_evidence_by_hand() -> None:
     learned = translations_of(np.array([[0.5, 0.5, 0], [0.2, 0, 0], [0, 0, 1.0]]))
     collection = TinyCollection(3, documents=[[0, 0, 1, 2], [], [1]], queries=[[0, 1, 0, -1]])
     texts = (collection.forward_index(), collection.query_tokens(), collection.all_pairs())
-    evidence = gather_terms(others_rescaled(learned), *texts)
+    evidence = terms_of(others_rescaled(learned), *texts)
     assert evidence.tokens.row(0).tolist() == [0, 1, -1] and evidence.repeats.tolist() == [2, 1, 1]
     assert evidence.starts.tolist() == [0, 9]
     assert evidence.exact.tolist() == [0.5, 0.25, 0, 0, 0, 0, 0, 1, 0]
