@@ -9,9 +9,10 @@ from pathlib import Path
 
 from evaluate import evaluate
 from lexical.errors import UserError
+from lexical.small_files import read_json
 from lexical.terminal import PREFIX, be_brief, say
 from lightning_modules.registry import ROWS, exports_of
-from pipeline.command_line import RankerCLI
+from pipeline.command_line import RankerCLI, parse_data
 from pipeline.configs import count, resolve, take_options, wants_help
 from pipeline.plan import expected_seconds, plan_rows, plan_steps, read_options, run_plan
 from pipeline.processes import is_rank_zero
@@ -34,14 +35,12 @@ def train_all(argv: Sequence[str]) -> None:
 
 def train_several(names: Sequence[str], argv: Sequence[str]) -> dict[str, float]:
     """Print what will be trained, then a line for each ranker; return MRR on development as "NAME/metric"."""
+    if take_options(argv, at_once=count)[0].at_once:
+        return _train_at_once(names, argv)
     cli = RankerCLI(resolve(["--model", names[0], *take_options(argv, seeds=count)[1]]))
-    rows = [row for name in names for row in (Path(name).stem, *exports_of(Path(name).stem))]
-    data, started = cli.datamodule.name, time.perf_counter()
-    seconds = expected_seconds(rows, data)
-    about = f" (about {duration(seconds)} on 2 CPU cores)" if seconds else ""
+    started = time.perf_counter()
     if is_rank_zero():
-        say(f"{data}: {len(rows)} rankers are trained{about}: {', '.join(rows)}")
-        say(f"results go to {Path(cli.config['output_dir']).expanduser() / data}")
+        _say_plan(names, Path(cli.config["output_dir"]).expanduser() / cli.datamodule.name)
     measured: dict[str, float] = {}
     be_brief()
     try:
@@ -51,8 +50,38 @@ def train_several(names: Sequence[str], argv: Sequence[str]) -> dict[str, float]
     finally:
         be_brief(False)
         del os.environ[PREFIX]
-    say(f"trained in {(time.perf_counter() - started) / 60:.1f} min")
+    say(f"trained in {duration(time.perf_counter() - started)}")
     return measured
+
+
+def _say_plan(names: Sequence[str], folder: Path) -> None:
+    rows = [row for name in names for row in (Path(name).stem, *exports_of(Path(name).stem))]
+    seconds = expected_seconds(rows, folder.name)
+    about = f", about {duration(seconds)} on 2 CPU cores" if seconds else ""
+    say(f"{folder.name}: {len(rows)} rankers are trained{about}: {', '.join(rows)}")
+    say(f"results go to {folder}")
+
+
+def _train_at_once(names: Sequence[str], argv: Sequence[str]) -> dict[str, float]:
+    """Train several at a time, each in a process with its share of the cores; what takes longest comes first."""
+    options, started = read_options(argv), time.perf_counter()
+    planned = plan_rows(names, options)
+    steps = [step for group in plan_steps(planned, options).values() for step in group[:-1]]
+    _say_plan(names, options.folder)
+    parse_data(resolve(options.shared))[1].prepare_data()  # each process would wait for the others to do it
+    prepared = time.perf_counter()
+    longest_first = sorted(steps, key=lambda step: -(step.seconds or 0.0))
+    failed = run_steps(longest_first, options.at_once, options.folder / "logs")
+    of_data, training = prepared - started, time.perf_counter() - prepared
+    say(f"data in {duration(of_data)}, training in {duration(training)} ({options.at_once} at once)")
+    if failed:
+        raise UserError("some rankers are missing; the same command tries them again")
+    return {
+        f"{ranker.model}/{key}": value
+        for ranker in planned
+        for key, value in read_json(ranker.runs[0].development).items()
+        if key.startswith("development/mrr")
+    }
 
 
 def train_seeds(name: str, argv: Sequence[str]) -> dict[str, float]:

@@ -35,6 +35,7 @@ class Step(NamedTuple):
     seconds: float | None = None  # expected duration; None if unknown
     dependencies: tuple[str, ...] = ()  # titles of the steps that must succeed before this one
     prepare: Callable[[], None] | None = None  # called right before the step starts
+    outcome: Callable[[], str] | None = None  # returns its figures, called when it has succeeded
 
 
 class _Running(NamedTuple):
@@ -77,6 +78,7 @@ def run_steps(steps: Sequence[Step], at_once: int = 1, logs: Path = Path("logs")
                     outcome = f"failed, see {ended.log}" if ended.log else "failed"
                 else:
                     done.add(ended.step.title)
+                    outcome = ended.step.outcome() if ended.step.outcome else outcome
                 say(f"{labels[ended.step.title]}: {outcome} ({duration(time.perf_counter() - ended.started)})")
     for step in waiting:
         missing = next(title for title in step.dependencies if title not in done)
@@ -162,5 +164,7 @@ def _send(number: signal.Signals, processes: Sequence[subprocess.Popen[Any]]) ->
 
 
 def duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min"
