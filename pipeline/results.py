@@ -80,10 +80,14 @@ def times(rows: Sequence[MeasuredRow]) -> list[str]:
     of_data = 0.0
     for row in rows:
         for seed in row.seeds:
-            trained, measured = read_json(seed.run.development), read_json(seed.run.evaluation)
+            trained = read_json(seed.run.development) if seed.run.development.is_file() else {}
+            measured = read_json(seed.run.evaluation)
             own = float(trained.get("seconds_of_data", 0.0))
             of_data += own
-            for kind, seconds in (("training", trained.get("seconds", 0.0) - own), ("measuring", measured["seconds"])):
+            for kind, seconds in (
+                ("training", trained.get("seconds", 0.0) - own),
+                ("measuring", measured.get("seconds", 0.0)),
+            ):
                 kinds[kind][row.model] = kinds[kind].get(row.model, 0.0) + seconds
     lines = [f"time of the data: {of_data:.0f} s"] if of_data >= 1 else []
     for kind, seconds in kinds.items():
