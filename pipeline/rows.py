@@ -12,11 +12,12 @@ from lexical.errors import UserError
 from lexical.small_files import read_json
 from lexical.terminal import PREFIX, be_brief, say
 from lightning_modules.registry import ROWS, exports_of
+from pipeline import configs
 from pipeline.command_line import RankerCLI, parse_data
 from pipeline.configs import count, resolve, take_options, wants_help
-from pipeline.plan import expected_seconds, plan_rows, plan_steps, read_options, run_plan
+from pipeline.plan import expected_seconds, plan_ranker, plan_rows, plan_steps, read_options, run_plan
 from pipeline.processes import is_rank_zero
-from pipeline.scheduler import Step, duration, run_steps
+from pipeline.scheduler import TO_DO, Step, duration, run_steps
 from pipeline.training import train_ranker
 
 CONFIG_FILES = {"--config", "-c"}  # a file may hold settings of the model
@@ -35,9 +36,10 @@ def train_all(argv: Sequence[str]) -> None:
 
 def train_several(names: Sequence[str], argv: Sequence[str]) -> dict[str, float]:
     """Print what will be trained, then a line for each ranker; return MRR on development as "NAME/metric"."""
-    if take_options(argv, at_once=count)[0].at_once:
+    given, rest = take_options(argv, at_once=count)
+    if given.at_once is not None and given.at_once > 1 and not wants_help(argv):
         return _train_at_once(names, argv)
-    cli = RankerCLI(resolve(["--model", names[0], *take_options(argv, seeds=count)[1]]))
+    cli = RankerCLI(resolve(["--model", names[0], *take_options(rest, seeds=count)[1]]))
     started = time.perf_counter()
     if is_rank_zero():
         _say_plan(names, Path(cli.config["output_dir"]).expanduser() / cli.datamodule.name)
@@ -46,7 +48,7 @@ def train_several(names: Sequence[str], argv: Sequence[str]) -> dict[str, float]
     try:
         for number, name in enumerate(names, start=1):
             os.environ[PREFIX] = f"[{number} of {len(names)}] {name}: "
-            measured |= {f"{name}/{key}": value for key, value in train_seeds(name, argv).items()}
+            measured |= {f"{name}/{key}": value for key, value in train_seeds(name, rest).items()}
     finally:
         be_brief(False)
         del os.environ[PREFIX]
@@ -65,8 +67,12 @@ def _say_plan(names: Sequence[str], folder: Path) -> None:
 def _train_at_once(names: Sequence[str], argv: Sequence[str]) -> dict[str, float]:
     """Train several at a time, each in a process with its share of the cores; what takes longest comes first."""
     options, started = read_options(argv), time.perf_counter()
-    planned = plan_rows(names, options)
-    steps = [step for group in plan_steps(planned, options).values() for step in group[:-1]]
+    if own := [name for name in names if name not in configs.names("model")]:
+        raise UserError(f"--at_once is for rankers of this project: train {', '.join(own)} without it")
+    planned = [plan_ranker(name, name, options, options.folder) for name in names]
+    # a step that is done is started, too: it looks whether the data is still the same
+    trainings = [step for group in plan_steps(planned, options).values() for step in group[:-1]]
+    steps = [step._replace(state=TO_DO) for step in trainings]
     _say_plan(names, options.folder)
     parse_data(resolve(options.shared))[1].prepare_data()  # each process would wait for the others to do it
     prepared = time.perf_counter()
