@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from lexical.index.forward_index import ForwardIndex
+from lexical.index.forward_index import ForwardIndex, token_counts
 from lexical.index.ragged import Ragged, offsets_of, ragged
+from lexical.model1 import tuning
 from lexical.model1.scorer import collection_probability, model1_scores, per_query_token
 from lexical.model1.table import Translations, TranslationTable, others_rescaled, with_self_translation
 from lexical.model1.tuning import (
@@ -247,6 +248,19 @@ def test_tuning_equals_trying_the_grid(hidden: tuple[float, float, float], first
     assert scores.settings == settings_of(SMALL_GRID)[best]
     assert scores.mrr == pytest.approx(max(expected))
     assert len(set(expected)) > 3
+
+
+def test_exact_matches_are_counted_once_for_all_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = []
+
+    def counted(index: ForwardIndex, queries: Ragged, candidates: Ragged) -> tuple[np.ndarray, np.ndarray]:
+        passes.append(candidates.rows)
+        return token_counts(index, queries, candidates)
+
+    monkeypatch.setattr(tuning, "token_counts", counted)
+    collection, learned = texts_without_twins(3), seeded_translations(seed=3)
+    tune_table(learned, judged(collection, learned, TableSettings(0.05, 0.3, 0.05)), SMALL_GRID)
+    assert len(SMALL_GRID.thresholds) == 3 and len(passes) == 1
 
 
 def test_tuning_finds_hidden_settings() -> None:
