@@ -17,8 +17,8 @@ help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 demo: install  ## set up, train and evaluate all context-free rows on the embedded data, print the results table
-	@$(BIN)/python train.py --models $$($(BIN)/python -m lightning_modules.registry) --data $(DATA)
-	@$(BIN)/python evaluate.py --data $(DATA)
+	@$(BIN)/python train.py --models $$($(BIN)/python -m lightning_modules.registry) --data $(DATA) --at_once 2
+	@$(BIN)/python evaluate.py --data $(DATA) --run_depth 100
 
 paper: install  ## every row of the paper on DATA, SEEDS seeds (BERT rows: SLOW_SEEDS), AT_ONCE steps at a time; resumes where it was interrupted
 	@$(BIN)/python train.py --model all --seeds $(SEEDS) --slow_seeds $(SLOW_SEEDS) --at_once $(AT_ONCE) --data $(DATA) --output_dir $(OUTPUT_DIR)

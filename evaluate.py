@@ -22,19 +22,21 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "models": {"type": str | None, "default": None, "help": "names, separated by commas; default: all trained"},
     "skip_measured": {"type": bool, "default": False, "help": "keep what was measured on this very data"},
     "table": {"type": bool, "default": True, "help": "write the table of all results; false: measure only"},
+    "run_depth": {"type": int | None, "default": None, "help": "documents of a query in run files; default: all"},
     "leaderboard": {"type": bool, "default": False, "help": "also write runs as qid, docid, rank (tabs)"},
 }
 
 
 def evaluate(argv: Sequence[str]) -> list[Result]:
     """Measure the rankers that `argv` names; return all results on this data."""
-    from pipeline.configs import resolve_command
+    from pipeline.configs import resolve_command, take_options
 
     resolved = resolve_command(argv, __doc__)
     from pipeline.command_line import parse_data
     from pipeline.evaluating import evaluate_rankers
 
-    return evaluate_rankers(*parse_data(resolved, OPTIONS))
+    shared = take_options(argv, **dict.fromkeys(OPTIONS, str))[1]
+    return evaluate_rankers(*parse_data(resolved, OPTIONS), shared)
 
 
 if __name__ == "__main__":

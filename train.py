@@ -2,7 +2,7 @@
 
     python train.py --model NAME [--data NAME] [--profile NAME] [--seed N] [--output_dir DIR] [--trainer.devices 4 ...]
     python train.py --model nn_model1 --seeds 5                        # seeds 1 to 5, then their per-query average
-    python train.py --models bm25_lemm,model1_word                     # one after the other
+    python train.py --models bm25_lemm,model1_word [--at_once 2]       # one after the other, or two at a time
     python train.py --model all --seeds 5 [--slow_seeds 1]             # every row of the table, trained and measured
     python train.py --model all --at_once 4                            # four at a time, each with its share of cores
     python train.py --model bm25_lemm                                  # tunes k1 and b on `development`
@@ -50,12 +50,9 @@ def train(argv: Sequence[str]) -> dict[str, float]:
     for name in selected:
         resolve(["--model", name, *rest])  # a mistyped name is reported before anything is trained
     if selected:
-        from pipeline.rows import train_seeds
+        from pipeline.rows import train_seeds, train_several
 
-        measured = {name: train_seeds(name, rest) for name in selected}
-        if given.model:
-            return measured[given.model]
-        return {f"{name}/{key}": value for name, values in measured.items() for key, value in values.items()}
+        return train_seeds(given.model, rest) if given.model else train_several(selected, rest)
     resolve(rest)  # a mistyped name of the data comes first
     if not wants_help(argv):
         raise UserError(f"say which ranker: --model NAME with one of: {', '.join(names('model'))}")

@@ -1,6 +1,6 @@
 """Write what `trainer.test` has measured: TREC runs and the values of each query, per seed and averaged over seeds.
 
-<folder>/runs/<query_set>[.alone].run           scores of every candidate
+<folder>/runs/<query_set>[.alone].run[.gz]      scores of the candidates; large runs are gzipped
 <folder>/per_query/<query_set>[.alone].tsv      query, measure, value
 <folder>/../per_query/<query_set>[.alone].tsv   means over the seeds that are there
 """
@@ -13,7 +13,7 @@ import lightning as L
 
 from evaluation.evaluated_set import metric_name
 from evaluation.measurements import over_seeds, ranking_name, read_measurements, write_measurements
-from lexical.ranking.trec_run import write_run
+from lexical.ranking.trec_run import write_leaderboard, write_run
 from lightning_modules.ranker import Ranker
 
 
@@ -24,19 +24,21 @@ class RunFiles(L.Callback):
         folder: of the run.
         tag: last column of the TREC runs.
         leaderboard: also write runs as query id, document id, rank, separated by tabs.
+        depth: documents of a query in the runs; all when not given. What is measured does not depend on it.
     """
 
-    def __init__(self, folder: str | Path, tag: str, leaderboard: bool = False) -> None:
-        self.folder, self.tag, self.leaderboard = Path(folder), tag, leaderboard
+    def __init__(self, folder: str | Path, tag: str, leaderboard: bool = False, depth: int | None = None) -> None:
+        self.folder, self.tag, self.leaderboard, self.depth = Path(folder), tag, leaderboard, depth
 
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, Ranker)
         for name, evaluated in pl_module.evaluated.items() if trainer.is_global_zero else ():
             for alone in evaluated.variants:
                 path = self.folder / "runs" / f"{ranking_name(name, alone)}.run"
-                write_run(evaluated.run(alone), path, self.tag)
+                run = evaluated.run(alone) if self.depth is None else evaluated.run(alone).head(self.depth)
+                write_run(run, path, self.tag)
                 if self.leaderboard:
-                    write_run(evaluated.run(alone), path.with_suffix(".leaderboard.tsv"), self.tag, leaderboard=True)
+                    write_leaderboard(run, path.with_suffix(".leaderboard.tsv"))
             write_measurements(self.folder, evaluated.measurements)
 
 

@@ -14,7 +14,7 @@ import lightning as L
 import numpy as np
 
 from lexical.model1.table_files import TABLE, TableWriter
-from lexical.terminal import progress_bar, say
+from lexical.terminal import detail, progress_bar
 from lightning_modules.model1.translation_ranker import TABLE_FOLDER
 from lightning_modules.precision import float32_products
 
@@ -45,7 +45,7 @@ class SparseExport(L.Callback):
         in_collection = pl_module.data.tokens_in_collection(pl_module.field)
         folder = Path(trainer.default_root_dir) / TABLE_FOLDER
         report = export_table(pl_module, in_collection, self.settings, folder)
-        say(f"exported to {folder}: {report}")
+        detail(f"exported to {folder}: {report}")
         pl_module.log_metrics(trainer.global_step, {f"export/{name}": float(x) for name, x in report._asdict().items()})
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lexical.terminal import progress_bar, say
+from lexical.terminal import detail, progress_bar
 
 
 class EpochReport(L.Callback):
@@ -30,11 +30,12 @@ class EpochReport(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._bar, self._started = progress_bar(), time.perf_counter()  # a resumed epoch does not start again
-        epochs = getattr(pl_module, "iterations", None) or trainer.max_epochs or 1
+        epochs = (trainer.max_epochs or 1) if self.loss else getattr(pl_module, "iterations", 1)
         total = epochs * int(trainer.num_training_batches)
         done = trainer.fit_loop.epoch_loop.batch_progress.total.ready
         self._task = self._bar.add_task(self.title, total=total, completed=done)
-        self._bar.start()
+        if total > 1:  # a ranker that learns in one step has bars of its own
+            self._bar.start()
 
     def on_train_epoch_start(self, *_: Any) -> None:
         self._started, self._loss, self._batches = time.perf_counter(), 0.0, 0
@@ -51,7 +52,7 @@ class EpochReport(L.Callback):
         mrr = trainer.callback_metrics.get("val/mrr")
         prefix = "" if self.title == "train" else f"{self.title}: "
         validation = "" if mrr is None else f", validation MRR {float(mrr):.4f}"
-        say(
+        detail(
             f"{prefix}epoch {trainer.current_epoch + 1} of {trainer.max_epochs}: loss per {self.per} "
             f"{float(self._loss):.4f}{validation}, {time.perf_counter() - self._started:.0f} s"
         )

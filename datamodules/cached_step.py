@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 from lexical.terminal import say
 
 MANIFEST = "manifest.json"
+_seconds = [0.0]  # of all steps built so far; then, for each step that is being built, of those built within it
 
 
 def fingerprint(parameters: Any) -> str:
@@ -63,16 +64,25 @@ def cached_step(folder: Path, build: Callable[[Path], None], label: str, paramet
         shutil.rmtree(building, ignore_errors=True)  # left by a killed process: nobody else holds the lock
         building.mkdir(parents=True)
         started = time.perf_counter()
+        _seconds.append(0.0)
         try:
             build(building)
             _write_manifest(building, parameters)
         except BaseException:
             shutil.rmtree(building, ignore_errors=True)
             raise
+        finally:
+            of_others, elapsed = _seconds.pop(), time.perf_counter() - started
+            _seconds[-1] += elapsed
         shutil.rmtree(folder, ignore_errors=True)
         building.rename(folder)
-        say(f"{label}: done in {time.perf_counter() - started:.1f} s")
+        say(f"{label}: done in {elapsed - of_others:.1f} s")
     return folder
+
+
+def seconds_of_steps() -> float:
+    """Return how long this process has built steps."""
+    return _seconds[0]
 
 
 def wait_for(folder: Path, label: str) -> None:

@@ -55,7 +55,7 @@ from lexical.index.ragged import Ragged
 from lexical.index.retrieval import RetrievalIndex
 from lexical.ranking.fusion import reciprocal_rank_fusion
 from lexical.ranking.order import RankedTask
-from lexical.terminal import say
+from lexical.terminal import say_once
 
 BM25, DENSE, HYBRID = "bm25", "dense", "hybrid"
 NEGATIVES, NEGATIVES_FROM = 20, 500  # "20 negative examples selected from a set of top-500 candidates"
@@ -80,7 +80,7 @@ class PreparationSettings:
         depth: candidates kept for each query.
         k1: BM25 parameter of the first stage; tuned on development when not given.
         b: BM25 parameter of the first stage; tuned on development when not given.
-        candidates: a TREC run (or a folder with QUERY_SET.run) to use instead of the first stage.
+        candidates: a TREC run (or a folder with QUERY_SET.run), gzipped or not, to use instead of the first stage.
         first_stage: "bm25", "dense" (vectors of an encoder), or "hybrid": both, fused by rank.
         dense_encoder: whose mean-pooled vectors are searched: "packaged", a Hugging Face name, or a folder.
         dense_pieces: word pieces of a document or query that this encoder reads.
@@ -155,7 +155,7 @@ class Preparation:
     def texts(self) -> Path:
         folder = cached_step(self.folder / "texts", self.source.write, f"{self.name}: texts", self.source.identity())
         for note in json.loads((folder / "notes.json").read_text()):
-            say(note)
+            say_once(note)
         return folder
 
     @cached_property
@@ -301,7 +301,7 @@ class Preparation:
             folder = self._retrieved_folder(self.settings.first_stage, self.first_stage_parameters, self.ranked_sets)
         lengths = open_candidates(folder, query_set).candidates.lengths()
         if empty := np.count_nonzero(lengths == 0):
-            say(f"{query_set}: queries without any candidate, which count as 0: {empty:,}")
+            say_once(f"{query_set}: queries without any candidate, which count as 0: {empty:,}")
         return folder
 
     @cache  # noqa: B019
@@ -327,7 +327,9 @@ class Preparation:
             indexes=self._indexes(first_stage, bm25), query_sets=query_sets, depth=depth,
         )  # fmt: skip
         for kind, values in json.loads((folder / "recall.json").read_text()).get(DEVELOPMENT, {}).items():
-            say(f"{kind}: " + ", ".join(f"development recall@{depth} {value:.4f}" for depth, value in values.items()))
+            say_once(
+                f"{kind}: " + ", ".join(f"development recall@{depth} {value:.4f}" for depth, value in values.items())
+            )
         return folder
 
     def _external_folder(self, query_set: str) -> Path:
@@ -345,7 +347,7 @@ class Preparation:
             run=self._run_identity(), query_set=query_set, depth=depth,
         )  # fmt: skip
         for note in json.loads((folder / "notes.json").read_text()):
-            say(note)
+            say_once(note)
         return folder
 
     def _run_identity(self) -> Any:
@@ -353,9 +355,10 @@ class Preparation:
         path = self.settings.external_run
         if path is None:
             return None
-        files = sorted(path.glob("*.run")) if path.is_dir() else [path]
+        files = sorted([*path.glob("*.run"), *path.glob("*.run.gz")]) if path.is_dir() else [path]
         return [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
+    @cache  # noqa: B019 - every row of a program ranks the same candidates
     def ranked_task(self, query_set: str, depth: int) -> RankedTask:
         """Return the `depth` best candidates of every query, with what is needed to judge a ranking of them."""
         queries = self.query_set(query_set)

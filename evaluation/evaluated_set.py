@@ -26,7 +26,7 @@ class EvaluatedSet:
     query_set: EvaluationSet
     alone: np.ndarray  # (pairs,) the ranker's own scores
     fused: np.ndarray | None  # (pairs,) its scores fused with the first stage; None for a row that is not a fusion
-    seconds: float  # that the ranker took to score
+    seconds: float  # that the ranker took to score all pairs: the median batch's time for a pair, times the pairs
 
     @property
     def variants(self) -> list[bool]:

@@ -18,7 +18,7 @@ import numpy as np
 import yaml
 
 from evaluation.measurements import Measurement
-from evaluation.measures import is_recall
+from evaluation.measures import RECALL, is_recall
 from evaluation.significance import ROUNDING, Verdict
 
 OUTCOME_HEADER = [
@@ -154,6 +154,28 @@ def build_table(results: Sequence[Result], describe: Callable[[str], Any], paper
         rows.append(TableRow(result.model + suffix, row.label + suffix, row.part, row.group, cells))
     outcomes = [Outcome(result, Verdict(**verdict)) for result in results for verdict in result.significance]
     return Table(list(columns), rows, outcomes, _notes(results, outcomes, paper))
+
+
+def narrowed(table: Table, width: int) -> Table:
+    """Return the table in `width` characters: the device is left out first, then recalls, then other last columns."""
+    columns = list(enumerate(table.header))
+    by_value = [column for column in columns if not (column[1] == "device" or RECALL in column[1])]
+    recalls = [column for column in columns if RECALL in column[1]]
+    widths = [max(map(len, [header, *(row.cells[i].text + row.cells[i].marks for row in table.rows)])) + 2
+              for i, header in columns]  # fmt: skip
+    room = width - max(len(row.name) for row in table.rows) - 4
+    kept: list[int] = []
+    for i, _ in [*by_value, *recalls, *(column for column in columns if column[1] == "device")]:
+        if not kept or widths[i] + sum(widths[j] for j in kept) <= room:
+            kept.append(i)
+        else:
+            break
+    kept.sort()
+    if left_out := [header for i, header in columns if i not in kept]:
+        notes = [*table.notes, f"not shown: {', '.join(left_out)}"]
+        rows = [row._replace(cells=[row.cells[i] for i in kept]) for row in table.rows]
+        return table._replace(header=[table.header[i] for i in kept], rows=rows, notes=notes)
+    return table
 
 
 def _cell(result: Result, best: float) -> Cell:

@@ -12,7 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 T = TypeVar("T")
 PREFIX = "LEXICAL_PROGRESS_PREFIX"  # environment: text before every bar, where this process is one step of many
-_silent = False
+_silent = _brief = False
+_said: set[str] = set()
 
 
 def be_silent() -> None:
@@ -28,8 +29,30 @@ def say(line: str) -> None:
 
 
 def duration(seconds: float) -> str:
+    """Return seconds, minutes or hours and minutes, as a person says them."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min"
+
+
+def say_once(line: str) -> None:
+    """Print a notice that each of many steps would repeat: once per program."""
+    if line not in _said:
+        _said.add(line)
+        say(line)
+
+
+def be_brief(brief: bool = True) -> None:
+    """Leave out `detail` from now on: several rankers are trained, and each prints one line."""
+    global _brief
+    _brief = brief
+
+
+def detail(line: str) -> None:
+    """Print a line about a part of a step, such as an epoch."""
+    if not _brief:
+        say(line)
 
 
 def printable(text: str) -> str:

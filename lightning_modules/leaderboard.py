@@ -18,7 +18,7 @@ from lexical.batches import DataNeeds, FusionBatch, JointBatch
 from lexical.errors import UserError, require
 from lexical.ranking.fusion import fuse, learn_weights
 from lexical.ranking.order import RankedTask, top_candidates, two_stage_scores
-from lexical.terminal import say
+from lexical.terminal import detail
 from lightning_modules.ranker import Ranker, require_settings
 from lightning_modules.trained import dependency_folder, load_ranker
 
@@ -94,7 +94,7 @@ class LeaderboardTraditional(Ranker):
         self.stages[stage] = learned
         shown = zip(names, learned["weights"], learned["mrr_of_each_feature"], strict=True)
         weights = ", ".join(f"{name} {weight:.3f} (MRR {mrr:.4f})" for name, weight, mrr in shown)
-        say(f"fusion on {learned_on}: MRR {learned['mrr']:.4f} of {weights}")
+        detail(f"fusion on {learned_on}: MRR {learned['mrr']:.4f} of {weights}")
 
     def learned(self) -> dict[str, Any]:
         return {"stages": self.stages}

@@ -30,7 +30,7 @@ from lexical.batches import EvaluationBatch, RankingBatch, ValidationBatch
 from lexical.errors import UserError, require
 from lexical.ranking.fusion import TRIAL_WEIGHTS, trial_reciprocal_ranks
 from lightning_modules.precision import FP16
-from lightning_modules.ranker import Ranker, require_settings
+from lightning_modules.ranker import DEVELOPMENT, Ranker, require_settings
 
 
 class NeuralRanker(Ranker):
@@ -87,6 +87,8 @@ class NeuralRanker(Ranker):
         self.checkpoint_steps = checkpoint_steps
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "1"))  # of L.seed_everything
         self.vocabulary: list[str] | None = None  # tokens that the network is built for
+        self._validated: list[np.ndarray] = []  # scores of the validation that runs
+        self._of_best_epoch: list[np.ndarray] = []
         self.validation_mrr = BestMean(len(TRIAL_WEIGHTS) if fused else 1)
         self._threads = torch.get_num_threads()
 
@@ -209,13 +211,27 @@ class NeuralRanker(Ranker):
 
     # --- weights
 
+    def known_scores(self, query_set: str) -> np.ndarray | None:
+        """Return what the validation of the best epoch has scored, if that was the whole query set in one process."""
+        sample, scores = self.needs().validation, self._of_best_epoch
+        whole = sample is not None and sample.queries is None and sample.depth == self.rerank_depth
+        known = whole and query_set == DEVELOPMENT and not self.sampled and self.trainer.world_size == 1
+        return np.concatenate(scores) if known and scores else None
+
+    def _best_checkpoint(self) -> BestCheckpoint | None:
+        return next((each for each in self.trainer.checkpoint_callbacks if isinstance(each, BestCheckpoint)), None)
+
+    def on_train_start(self) -> None:
+        self._of_best_epoch = []
+
     def on_train_end(self) -> None:
         """Return to the weights of the best epoch; add what is learned with them, such as the fusion, to its file."""
-        callbacks = [each for each in self.trainer.checkpoint_callbacks if isinstance(each, BestCheckpoint)]
-        if not callbacks or not callbacks[0].best_model_path:
+        saved = self._best_checkpoint()
+        if saved is None or not saved.best_model_path:
+            self._of_best_epoch = []  # the weights are those of the last step
             super().on_train_end()
             return
-        best = Path(callbacks[0].best_model_path)
+        best = Path(saved.best_model_path)
         checkpoint = torch.load(best, map_location="cpu", weights_only=True)
         self.load_state_dict(checkpoint["state_dict"])
         super().on_train_end()
@@ -224,6 +240,7 @@ class NeuralRanker(Ranker):
             beside = best.with_name(f".{best.name}.writing")
             torch.save(checkpoint, beside)
             beside.replace(best)
+        self._of_best_epoch = []
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
@@ -252,14 +269,24 @@ class NeuralRanker(Ranker):
 
     # --- validation
 
+    def on_validation_start(self) -> None:
+        self._validated = []
+
     def validation_step(self, batch: ValidationBatch, batch_idx: int) -> None:  # type: ignore[override]  # noqa: ARG002
         """Measure the queries of this process; torchmetrics sums over all processes."""
         first_stage = batch.first_stage if self.fused else None
-        ranks = trial_reciprocal_ranks(batch.task, first_stage, self.score(batch.ranking))
+        scores = self.score(batch.ranking)
+        self._validated.append(scores)
+        ranks = trial_reciprocal_ranks(batch.task, first_stage, scores)
         self.validation_mrr.update(torch.from_numpy(ranks))
         self.log("val/mrr", self.validation_mrr, prog_bar=True)
 
     def on_validation_end(self) -> None:
+        """Keep the scores of the best epoch, which best.ckpt has just got."""
+        best = self._best_checkpoint()
+        if best is not None and best._last_global_step_saved == self.trainer.global_step:
+            self._of_best_epoch = self._validated
+        self._validated = []
         torch.set_num_threads(self._threads)  # numba's kernels may have changed OpenMP's; it would change the rounding
 
 

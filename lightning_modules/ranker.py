@@ -198,8 +198,14 @@ class Ranker(L.LightningModule):
         """Return a query set and (2, pairs) scores of the first stage and of the ranker."""
         batches = self.data.evaluation_batches(name, self.needs())
         first_stage = np.concatenate([batch.first_stage for batch in batches])
-        alone = np.concatenate([self.score_together(batch.ranking) for batch in batches])
+        alone = self.known_scores(name)
+        if alone is None:
+            alone = np.concatenate([self.score_together(batch.ranking) for batch in batches])
         return batches[0].query_set, np.stack([first_stage, alone])
+
+    def known_scores(self, query_set: str) -> np.ndarray | None:  # noqa: ARG002
+        """Return (pairs,) scores of the query set by the trained ranker, if training has computed them."""
+        return None
 
     def validation_step(self, batch: EvaluationBatch, batch_idx: int) -> None:  # noqa: ARG002
         """Log val/mrr: of the row; a fusion's at the best of a few weights, as epochs and settings are chosen."""
@@ -248,10 +254,15 @@ class Ranker(L.LightningModule):
         return fuse(np.stack([first_stage, alone]), self.fusion_weights)
 
     def _take_scores(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """Return (first-stage scores, own scores, seconds) of the batches scored so far, and forget them."""
+        """Return (first-stage scores, own scores, seconds) of the batches scored so far, and forget them.
+
+        The seconds are those of the median batch for a pair, times the pairs: the first batch loads kernels.
+        """
         first_stage, alone, seconds = zip(*self._scored, strict=True)
         self._scored = []
-        return np.concatenate(first_stage), np.concatenate(alone), sum(seconds)
+        of_a_pair = np.median([time / max(1, len(scores)) for time, scores in zip(seconds, alone, strict=True)])
+        scores = np.concatenate(alone)
+        return np.concatenate(first_stage), scores, float(of_a_pair) * len(scores)
 
     def log_metrics(self, step: int, values: dict[str, float]) -> None:
         """Send values to all loggers; they write on rank zero only."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 import timeit
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +21,34 @@ from rich.markdown import Markdown
 from callbacks.run_files import RunFiles
 from datamodules.retrieval_data import RetrievalData
 from evaluation.evaluated_set import EvaluatedSet
-from evaluation.results_table import Result, build_table, latex, markdown, paper_figures
-from lexical.errors import UserError
+from evaluation.results_table import Result, build_table, latex, markdown, narrowed, paper_figures
+from lexical.errors import UserError, require
 from lexical.ranking.fusion import fuse
 from lexical.small_files import read_json, write_json, write_text
-from lexical.terminal import be_silent, say
-from lightning_modules.ranker import Ranker
+from lexical.terminal import be_silent, printable, say
+from lightning_modules.ranker import DEVELOPMENT, Ranker
 from lightning_modules.registry import row_of
 from lightning_modules.trained import load_ranker
 from pipeline.configs import CONFIGS, import_from, names
 from pipeline.dependencies import changed_dependency
 from pipeline.processes import is_rank_zero, leave_process_group, process_count
-from pipeline.results import MeasuredRow, SeedResults, collect_rows
+from pipeline.results import MeasuredRow, SeedResults, collect_rows, times
 from pipeline.run_folder import RunFolder, trained_models
 from pipeline.tracking import track_evaluation, track_summaries
 from pipeline.training import check_precision, quiet_lightning
 
 PAPER_FIGURES = CONFIGS / "paper_figures.yaml"
-TIMED_BATCHES = 1  # about a thousand queries
+TIMED_BATCHES = 3  # of about a thousand queries: the median of three is not the one that loads kernels
 TIMED_REPEATS = 3
 LONG_PASS = 5.0  # seconds; a longer pass over the query set is not repeated for its time
 
 
-def evaluate_rankers(parsed: Namespace, data: RetrievalData) -> list[Result]:
-    """Test the rankers that the arguments name, write the table of all that are measured; return its entries."""
+def evaluate_rankers(parsed: Namespace, data: RetrievalData, options: Sequence[str] = ()) -> list[Result]:
+    """Test the rankers that the arguments name, write the table of all that are measured; return its entries.
+
+    `options` are those of the command line that other commands understand, too.
+    """
+    require(parsed.run_depth is None or parsed.run_depth >= 1, "--run_depth", parsed.run_depth, "1 or more")
     quiet_lightning()
     data_folder = Path(parsed.output_dir).expanduser() / data.name
     trained = trained_models(data_folder)
@@ -71,6 +77,8 @@ def evaluate_rankers(parsed: Namespace, data: RetrievalData) -> list[Result]:
             track_summaries(rows, data, data_folder)
         for results in measured.values():
             track_evaluation(results, data)
+        if rows:
+            say_what_next(rows, data, data_folder, options)
     if failed:
         raise UserError("; ".join(dict.fromkeys(failed)))
     return [result for row in rows for result in row.results]
@@ -121,8 +129,21 @@ def write_results(rows: Sequence[MeasuredRow], data: RetrievalData, data_folder:
     write_text(data_folder / "results.html", report_page(rows, table, data))
     sizes = {result.query_set: result.queries for result in results}
     print(f"{data.name}: {', '.join(f'{name} {size:,} queries' for name, size in sizes.items())}")
-    Console(width=None if Console().is_terminal else 180).print(Markdown(markdown(table._replace(outcomes=[]))))
-    print(f"written: {data_folder}/results.{{json,md,tex,html}}")
+    console = Console() if Console().is_terminal else Console(width=180)
+    console.print(Markdown(markdown(narrowed(table, console.width)._replace(outcomes=[]))))
+    print(f"written: {data_folder}/results.{{json,md,tex,html}}", flush=True)
+
+
+def say_what_next(rows: Sequence[MeasuredRow], data: RetrievalData, data_folder: Path, options: Sequence[str]) -> None:
+    """Print how long everything took, and what can be done with it."""
+    given = "".join(f" {shlex.quote(option)}" for option in options)
+    for line in times(rows):
+        say(line)
+    say(f"next: open {data_folder}/results.html in a browser, or search with: python serve.py{given}")
+    if quick := [row for row in rows if row_of(row.model).family not in ("bert", "leaderboard")]:
+        best = max(quick, key=lambda row: row.results[0].value)
+        query = shlex.quote(printable(data.query_set(DEVELOPMENT).texts[0]))
+        say(f"next: python explain.py --model {best.model} --query {query}{given}")
 
 
 # --- one ranker
@@ -139,8 +160,8 @@ def _evaluate_ranker(run: RunFolder, data: RetrievalData, parsed: Namespace) -> 
     ranker = load_trained(run, data)
     if not (is_rank_zero() or ranker.slow):
         return None
-    say(f"{run.model}, seed {run.seed}: test")
-    trainer = evaluation_trainer(ranker, dict(parsed.trainer), run, parsed.leaderboard)
+    files = RunFiles(run.path, run.model, parsed.leaderboard, parsed.run_depth)
+    trainer = evaluation_trainer(ranker, dict(parsed.trainer), run, files)
     trainer.test(ranker, data, verbose=False)
     if not is_rank_zero():
         return None
@@ -163,11 +184,14 @@ def _evaluate_ranker(run: RunFolder, data: RetrievalData, parsed: Namespace) -> 
             )  # fmt: skip
         histograms += evaluated.histograms
     seed_results = SeedResults(run, data.fingerprint(), results, histograms)
-    seed_results.write(seconds=round(time.perf_counter() - started, 1))
+    seconds, main = round(time.perf_counter() - started, 1), results[0]
+    seed_results.write(seconds)
+    of_seed = f", seed {run.seed}" if run.seed > 1 else ""
+    say(f"{run.model}{of_seed}: {main.query_set} {main.measure} {main.value:.4f}, {seconds:.0f} s")
     return seed_results
 
 
-def evaluation_trainer(ranker: Ranker, settings: dict[str, Any], run: RunFolder, leaderboard: bool) -> L.Trainer:
+def evaluation_trainer(ranker: Ranker, settings: dict[str, Any], run: RunFolder, files: RunFiles) -> L.Trainer:
     """Return a trainer that tests a slow ranker on all devices that are given, others in this process."""
     if settings["precision"] is None:  # that of the training, so that its figures are reproduced
         settings["precision"] = run.load_config()["trainer"]["precision"]
@@ -184,7 +208,7 @@ def evaluation_trainer(ranker: Ranker, settings: dict[str, Any], run: RunFolder,
         **chosen, accelerator=settings["accelerator"] if ranker.slow or ranker.has_seeds else "cpu", logger=False,
         enable_checkpointing=False, enable_model_summary=False, enable_progress_bar=False,
         use_distributed_sampler=False, default_root_dir=str(run.path),
-        callbacks=[RunFiles(run.path, run.model, leaderboard)],
+        callbacks=[files],
     )  # fmt: skip
 
 
@@ -193,25 +217,32 @@ def _milliseconds_per_1k(
 ) -> dict[bool, float]:
     """Return the time to score 1,000 candidates: fused with the first stage or not -> milliseconds.
 
-    The median of some passes over the first queries of the set; the one pass over the whole set, if that took long.
+    Taken from the pass over the whole set, if that had three batches or took long; otherwise the median of some passes.
     """
     query_set = evaluated.query_set.name
-    batches = data.evaluation_batches(query_set, ranker.needs())[:TIMED_BATCHES]
-    first_stage = data.first_stage_batches(query_set, ranker.rerank_depth)[:TIMED_BATCHES]
-    pairs = sum(len(batch.ranking.candidates.values) for batch in batches)
-    if not pairs:
+    if not len(evaluated.alone):
         return {False: 0.0, True: 0.0}
-    ranker.to(device).eval()
+    batches = data.evaluation_batches(query_set, ranker.needs())
+    if ranker.slow or len(batches) >= TIMED_BATCHES or evaluated.seconds > LONG_PASS:
+        alone = evaluated.seconds * 1e6 / len(evaluated.alone)
+    else:
+        ranker.to(device).eval()
+        alone = _milliseconds(lambda: [ranker.score_together(batch.ranking) for batch in batches], evaluated.alone)
+    return {False: alone, True: alone + _first_stage_milliseconds(data, query_set, ranker.rerank_depth)}
+
+
+@cache
+def _first_stage_milliseconds(data: RetrievalData, query_set: str, depth: int) -> float:
+    """Return the time to score 1,000 candidates by the first stage and to fuse them; all rows have the same."""
+    first_stage = data.first_stage_batches(query_set, depth)[:1]
 
     def score_and_fuse_first_stage() -> None:
         scores = np.concatenate([data.score_first_stage(batch) for batch in first_stage])
         fuse(np.stack([scores, scores]), np.array([0.5, 0.5]))
 
-    def milliseconds(work: Callable[[], Any]) -> float:  # the first pass warms up: kernels loaded, files mapped
-        return float(np.median(timeit.repeat(work, number=1, repeat=TIMED_REPEATS + 1)[1:])) * 1e6 / pairs
+    return _milliseconds(score_and_fuse_first_stage, first_stage[0].candidates.values)
 
-    if ranker.slow or evaluated.seconds > LONG_PASS:
-        alone = evaluated.seconds * 1e6 / max(1, len(evaluated.alone))
-    else:
-        alone = milliseconds(lambda: [ranker.score_together(batch.ranking) for batch in batches])
-    return {False: alone, True: alone + milliseconds(score_and_fuse_first_stage)}
+
+def _milliseconds(work: Callable[[], Any], pairs: np.ndarray) -> float:
+    """Return the median time of some passes for 1,000 pairs; the first pass warms up: kernels loaded, files mapped."""
+    return float(np.median(timeit.repeat(work, number=1, repeat=TIMED_REPEATS + 1)[1:])) * 1e6 / max(1, len(pairs))

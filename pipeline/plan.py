@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -147,7 +147,7 @@ def plan_steps(rankers: Sequence[PlannedRanker], options: Options) -> dict[str, 
 
     Rows come after those that they depend on.
     """
-    durations = yaml.safe_load(DURATIONS.read_text(encoding="utf-8")).get(resolve(options.shared).data.name, {})
+    durations = _durations(resolve(options.shared).data.name)
     steps: dict[str, list[Step]] = {}
     for ranker in rankers:
         before = [step for name in ranker.dependencies for step in steps.get(name, [])[:-1]]
@@ -168,7 +168,7 @@ def plan_steps(rankers: Sequence[PlannedRanker], options: Options) -> dict[str, 
         train = ["train.py", "--model", ranker.model, *common, "--skip_trained", "true", *changes, "--seed"]
         trainings = [
             Step(f"{ranker.title}, seed {run.seed}", [*train, str(run.seed)], state, seconds["train"], waits_for,
-                 ranker.prepare)
+                 ranker.prepare, partial(_trained, run))
             for run, state in states.items() if not ranker.measure_only
         ]  # fmt: skip
         to_measure = sum(state != DONE or not run.evaluation.is_file() for run, state in states.items())
@@ -176,10 +176,33 @@ def plan_steps(rankers: Sequence[PlannedRanker], options: Options) -> dict[str, 
             f"measure {ranker.title}",
             ["evaluate.py", "--models", ranker.model, *common, "--skip_measured", "true", "--table", "false"],
             TO_DO if to_measure else DONE, seconds["evaluate"] and seconds["evaluate"] * to_measure,
-            tuple(step.title for step in trainings) or waits_for, ranker.prepare,
+            tuple(step.title for step in trainings) or waits_for, ranker.prepare, partial(_measured, ranker.runs[0]),
         )  # fmt: skip
         steps[ranker.title] = [*trainings, measurement]
     return steps
+
+
+def _trained(run: RunFolder) -> str:
+    """Return what the training has reached."""
+    measured = read_json(run.development)
+    alone = f", alone {measured['development/mrr_alone']:.4f}" if "development/mrr_alone" in measured else ""
+    return f"development MRR {measured['development/mrr']:.4f}{alone}"
+
+
+def _measured(run: RunFolder) -> str:
+    main = read_json(run.evaluation)["results"][0]
+    return f"{main['query_set']} {main['measure']} {main['value']:.4f}"
+
+
+def expected_seconds(models: Iterable[str], data: str) -> float | None:
+    """Return how long the trainings take on a small machine; None where that is not known."""
+    known = _durations(data)
+    seconds = [known.get(model, {}).get("train") for model in models]
+    return None if None in seconds else sum(filter(None, seconds))
+
+
+def _durations(data: str) -> dict[str, dict[str, float | None]]:
+    return yaml.safe_load(DURATIONS.read_text(encoding="utf-8")).get(data, {})
 
 
 def _first_seconds(paths: Iterable[Path]) -> float | None:

@@ -74,6 +74,29 @@ class MeasuredRow(NamedTuple):
     results: list[Result]  # averages over the seeds
 
 
+def times(rows: Sequence[MeasuredRow]) -> list[str]:
+    """Return how long data, training and measurement of the rows took, as lines; the longest first."""
+    kinds: dict[str, dict[str, float]] = {"training": {}, "measuring": {}}
+    of_data = 0.0
+    for row in rows:
+        for seed in row.seeds:
+            trained = read_json(seed.run.development) if seed.run.development.is_file() else {}
+            measured = read_json(seed.run.evaluation)
+            own = float(trained.get("seconds_of_data", 0.0))
+            of_data += own
+            for kind, seconds in (
+                ("training", trained.get("seconds", 0.0) - own),
+                ("measuring", measured.get("seconds", 0.0)),
+            ):
+                kinds[kind][row.model] = kinds[kind].get(row.model, 0.0) + seconds
+    lines = [f"time of the data: {of_data:.0f} s"] if of_data >= 1 else []
+    for kind, seconds in kinds.items():
+        longest = sorted(seconds.items(), key=lambda item: -item[1])
+        parts = ", ".join(f"{model} {value:.0f}" for model, value in longest)
+        lines.append(f"time of {kind}: {sum(seconds.values()):.0f} s ({parts})")
+    return lines
+
+
 def collect_rows(
     data_folder: Path, data: RetrievalData, measured: Mapping[RunFolder, SeedResults]
 ) -> list[MeasuredRow]:

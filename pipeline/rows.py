@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from evaluate import evaluate
 from lexical.errors import UserError
-from lexical.terminal import say
+from lexical.small_files import read_json
+from lexical.terminal import PREFIX, be_brief, duration, say
 from lightning_modules.registry import ROWS, exports_of
-from pipeline.command_line import RankerCLI
+from pipeline import configs
+from pipeline.command_line import RankerCLI, parse_data
 from pipeline.configs import count, resolve, take_options, wants_help
-from pipeline.plan import plan_rows, plan_steps, read_options, run_plan
-from pipeline.scheduler import Step, run_steps
+from pipeline.plan import expected_seconds, plan_ranker, plan_rows, plan_steps, read_options, run_plan
+from pipeline.processes import is_rank_zero
+from pipeline.scheduler import TO_DO, Step, run_steps
 from pipeline.training import train_ranker
 
 CONFIG_FILES = {"--config", "-c"}  # a file may hold settings of the model
@@ -27,6 +32,62 @@ def train_all(argv: Sequence[str]) -> None:
     table = ["evaluate.py", *options.shared, "--output_dir", str(options.folder.parent), "--skip_measured", "true"]
     if run_steps([Step("results table", table)]) or failed:
         raise UserError("some rows are missing; the same command tries them again")
+
+
+def train_several(names: Sequence[str], argv: Sequence[str]) -> dict[str, float]:
+    """Print what will be trained, then a line for each ranker; return MRR on development as "NAME/metric"."""
+    given, rest = take_options(argv, at_once=count)
+    if given.at_once is not None and given.at_once > 1 and not wants_help(argv):
+        return _train_at_once(names, argv)
+    cli = RankerCLI(resolve(["--model", names[0], *take_options(rest, seeds=count)[1]]))
+    started = time.perf_counter()
+    if is_rank_zero():
+        _say_plan(names, Path(cli.config["output_dir"]).expanduser() / cli.datamodule.name)
+    measured: dict[str, float] = {}
+    be_brief()
+    try:
+        for number, name in enumerate(names, start=1):
+            os.environ[PREFIX] = f"[{number} of {len(names)}] {name}: "
+            measured |= {f"{name}/{key}": value for key, value in train_seeds(name, rest).items()}
+    finally:
+        be_brief(False)
+        del os.environ[PREFIX]
+    say(f"trained in {duration(time.perf_counter() - started)}")
+    return measured
+
+
+def _say_plan(names: Sequence[str], folder: Path) -> None:
+    rows = [row for name in names for row in (Path(name).stem, *exports_of(Path(name).stem))]
+    seconds = expected_seconds(rows, folder.name)
+    about = f", about {duration(seconds)} on 2 CPU cores" if seconds else ""
+    say(f"{folder.name}: {len(rows)} rankers are trained{about}: {', '.join(rows)}")
+    say(f"results go to {folder}")
+
+
+def _train_at_once(names: Sequence[str], argv: Sequence[str]) -> dict[str, float]:
+    """Train several at a time, each in a process with its share of the cores; what takes longest comes first."""
+    options, started = read_options(argv), time.perf_counter()
+    if own := [name for name in names if name not in configs.names("model")]:
+        raise UserError(f"--at_once is for rankers of this project: train {', '.join(own)} without it")
+    planned = [plan_ranker(name, name, options, options.folder) for name in names]
+    # a step that is done is started, too: it looks whether the data is still the same
+    trainings = [step for group in plan_steps(planned, options).values() for step in group[:-1]]
+    steps = [step._replace(state=TO_DO) for step in trainings]
+    _say_plan(names, options.folder)
+    parse_data(resolve(options.shared))[1].prepare_data()  # each process would wait for the others to do it
+    prepared = time.perf_counter()
+    longest_first = sorted(steps, key=lambda step: -(step.seconds or 0.0))
+    failed = run_steps(longest_first, options.at_once, options.folder / "logs")
+    of_data, training = prepared - started, time.perf_counter() - prepared
+    say(f"data in {duration(of_data)}, training in {duration(training)} ({options.at_once} at once)")
+    if failed:
+        raise UserError("some rankers are missing; the same command tries them again")
+    return {
+        f"{ranker.model}/{key}": value
+        for ranker in planned
+        for key, value in read_json(ranker.runs[0].development).items()
+        if key.startswith("development/mrr")
+    }
 
 
 def train_seeds(name: str, argv: Sequence[str]) -> dict[str, float]:

@@ -12,6 +12,7 @@ import yaml
 
 from evaluation.measurements import per_query_path, ranking_name
 from lexical.errors import UserError
+from lexical.ranking.trec_run import run_file
 from lightning_modules.model1.translation_ranker import TABLE_FOLDER
 from lightning_modules.trained import CHECKPOINT
 
@@ -57,7 +58,8 @@ class RunFolder:
         return int(self.path.name.removeprefix("seed-"))
 
     def run(self, query_set: str, alone: bool) -> Path:
-        return self.path / "runs" / f"{ranking_name(query_set, alone)}.run"
+        """Return the TREC run of a ranking, which is gzipped where it is large."""
+        return run_file(self.path / "runs" / f"{ranking_name(query_set, alone)}.run")
 
     def per_query(self, query_set: str, alone: bool) -> Path:
         return per_query_path(self.path, query_set, alone)

@@ -35,6 +35,7 @@ class Step(NamedTuple):
     seconds: float | None = None  # expected duration; None if unknown
     dependencies: tuple[str, ...] = ()  # titles of the steps that must succeed before this one
     prepare: Callable[[], None] | None = None  # called right before the step starts
+    outcome: Callable[[], str] | None = None  # returns its figures, called when it has succeeded
 
 
 class _Running(NamedTuple):
@@ -77,6 +78,7 @@ def run_steps(steps: Sequence[Step], at_once: int = 1, logs: Path = Path("logs")
                     outcome = f"failed, see {ended.log}" if ended.log else "failed"
                 else:
                     done.add(ended.step.title)
+                    outcome = ended.step.outcome() if ended.step.outcome else outcome
                 say(f"{labels[ended.step.title]}: {outcome} ({duration(time.perf_counter() - ended.started)})")
     for step in waiting:
         missing = next(title for title in step.dependencies if title not in done)

@@ -22,7 +22,7 @@ from typing import Any
 from datamodules.retrieval_data import RetrievalData
 from evaluation.results_table import Result
 from lexical.small_files import read_json, write_text
-from lexical.terminal import say
+from lexical.terminal import say, say_once
 from pipeline.results import MeasuredRow, SeedResults
 from pipeline.run_folder import RunFolder
 
@@ -51,10 +51,11 @@ def start_run(folder: Path, config: dict[str, Any], *, model: str, data: str, se
             settings = wandb.Settings(silent=True, console="off", init_timeout=30)
             run = wandb.init(**options, config=config, tags=[model, data, job_type], settings=settings)
         except Exception as error:  # of whatever kind: tracking never stops a training
-            say(f"W&B does not start ({options['mode']}): {_one_line(error)}")
+            say_once(f"W&B does not start ({options['mode']}): {_one_line(error)}")
             continue
         if options["mode"] == "offline":
-            say(f"W&B: kept offline; send it with: wandb sync {Path(run.dir).parent}")
+            outputs = folder.parents[0 if seed is None else 1]
+            say_once(f"W&B: runs are kept offline; send them with: wandb sync $(find {outputs} -name 'offline-run-*')")
         return run
     return None
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,11 @@ from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
 from callbacks.checkpoints import BestCheckpoint
 from callbacks.explanations import Explanations
 from callbacks.training_report import EpochReport, TrainingMonitor
-from datamodules.cached_step import fingerprint
+from datamodules.cached_step import fingerprint, seconds_of_steps
 from datamodules.retrieval_data import RetrievalData
 from lexical.errors import UserError
 from lexical.small_files import read_json, write_json, write_text
-from lexical.terminal import be_silent, say
+from lexical.terminal import be_silent, detail, say
 from lightning_modules.neural_ranker import NeuralRanker
 from lightning_modules.ranker import Ranker
 from pipeline.command_line import RankerCLI
@@ -44,7 +45,7 @@ LOGGED_METRICS = {"val/mrr": "max", "train/loss": "min", "train/pairs_per_second
 
 def train_ranker(cli: RankerCLI) -> dict[str, float]:
     """Fit a ranker on all processes; on rank zero, save it and return its MRR on development."""
-    started, threads = time.perf_counter(), torch.get_num_threads()
+    started, of_data, threads = time.perf_counter(), seconds_of_steps(), torch.get_num_threads()
     data, model, name = cli.datamodule, cli.model, cli.name
     if not is_rank_zero():
         be_silent()
@@ -52,7 +53,7 @@ def train_ranker(cli: RankerCLI) -> dict[str, float]:
     skip_trained = config.pop("skip_trained")
     strategy = _settle(config, model, name)
     folder = RunFolder.of(config["output_dir"], data.name, name, config["seed"])
-    say(f"{name} on {data.name}, seed {folder.seed}: results go to {folder.path}")
+    detail(f"{name} on {data.name}, seed {folder.seed}: results go to {folder.path}")
     quiet_lightning()
     check_dependencies(model, name, folder, data.fingerprint()) if model.dependencies else None
     if skip_trained and (metrics := _trained_already(folder, config, data)):
@@ -80,10 +81,11 @@ def train_ranker(cli: RankerCLI) -> dict[str, float]:
         logger.log_metrics(metrics)
         logger.save()
     measured = {**metrics, **model.findings()}
-    seconds = round(time.perf_counter() - started, 1)
-    _save(trainer, model, folder, config, {**measured, "seconds": seconds, "data": data.fingerprint()})
+    times = {"seconds": time.perf_counter() - started, "seconds_of_data": seconds_of_steps() - of_data}
+    times = {name: round(seconds, 1) for name, seconds in times.items()}
+    _save(trainer, model, folder, config, {**measured, **times, "data": data.fingerprint()})
     track_training(run, folder, data, measured)
-    _report(model, folder)
+    _report(model, folder, times)
     return metrics
 
 
@@ -212,8 +214,8 @@ def _save(
     """Replace the results of an earlier training in this folder; config.yaml comes last."""
     exported = folder.table if getattr(model, "export", None) else None  # written when fitting ended
     folder.remove_results(keep=exported)
-    trainer.save_checkpoint(folder.checkpoint, weights_only=True)
     model.save_artifacts(folder.path)
+    trainer.save_checkpoint(folder.checkpoint, weights_only=True)
     if fusion := (model.fusion or getattr(model, "stages", None)):
         if "features" in fusion:
             fusion = {**fusion, "features": ["bm25_lemm", f"{folder.model} (alone)"]}
@@ -224,14 +226,19 @@ def _save(
     write_text(folder.config, yaml.safe_dump(config, sort_keys=False))
 
 
-def _report(model: Ranker, folder: RunFolder) -> None:
+def _report(model: Ranker, folder: RunFolder, times: Mapping[str, float]) -> None:
     name, metrics = folder.model, model.development
+    if folder.seed > 1:
+        name += f", seed {folder.seed}"
     found = [f"{key} {value:g}" for key, value in model.findings().items() if "/" not in key]
     parameters = ", ".join([f"field {model.field}", *(["development_cpu"] if model.sampled else []), *found])
     alone = f", alone {metrics['development/mrr_alone']:.4f}" if "development/mrr_alone" in metrics else ""
     weights = ""
     if model.fusion:
         first_stage, own = model.fusion_weights
-        weights = f"; fusion weights bm25_lemm {first_stage:.3f}, {name} {own:.3f}"
-    print(f"{name}: development MRR {metrics['development/mrr']:.4f}{alone} ({parameters}{weights})")
-    say(f"saved in {folder.path}")
+        weights = f"; fusion weights bm25_lemm {first_stage:.3f}, {folder.model} {own:.3f}"
+    took = f"{times['seconds'] - times['seconds_of_data']:.0f} s"
+    print(
+        f"{name}: development MRR {metrics['development/mrr']:.4f}{alone} ({parameters}{weights}), {took}", flush=True
+    )
+    detail(f"saved in {folder.path}")

@@ -9,6 +9,7 @@ development MRR by more than 0.002.
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -20,7 +21,11 @@ TOLERANCE = 0.002  # of MRR, where a network is trained
 
 
 def runs(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted((folder / "runs").glob("*.run"))}
+    """Return the content of the run files, gzipped or not, by the name without .gz."""
+    content = {path.name: path.read_bytes() for path in sorted((folder / "runs").glob("*.run"))}
+    for path in sorted((folder / "runs").glob("*.run.gz")):
+        content[path.stem] = gzip.decompress(path.read_bytes())
+    return content
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

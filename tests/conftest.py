@@ -10,6 +10,7 @@ import numba
 import pytest
 import torch
 
+from lexical import terminal
 from tests.fixtures.browser import browser, browser_page  # noqa: F401 - fixtures
 from tests.fixtures.small_folder import write_small_folder
 
@@ -28,6 +29,12 @@ def explained_rows(tmp_path_factory: pytest.TempPathFactory) -> Explained:
     from tests.fixtures.explained_rows import train_explained  # imports the whole project: only where it is needed
 
     return train_explained(tmp_path_factory.mktemp("explained"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test is a program of its own: it prints its notices."""
+    monkeypatch.setattr(terminal, "_said", set())
 
 
 @pytest.fixture(scope="module")

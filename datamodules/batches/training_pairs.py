@@ -16,7 +16,7 @@ from lexical.batches import PairOptions, RankingBatch
 from lexical.errors import UserError
 from lexical.index.forward_index import ForwardIndex
 from lexical.index.ragged import Ragged, ragged
-from lexical.terminal import say
+from lexical.terminal import say_once
 
 
 @dataclass(eq=False)
@@ -36,7 +36,7 @@ class TrainingPairs:
         self.usable = np.flatnonzero(usable)
         positive = "relevant candidate" if self.options.retrieved_only else "relevant document"
         if left_out := len(usable) - len(self.usable):
-            say(f"{left_out:,} training queries have no {positive} or no other candidate: they are left out")
+            say_once(f"{left_out:,} training queries have no {positive} or no other candidate: they are left out")
         if not len(self.usable):
             raise UserError(f"no training query has a {positive} and another candidate: nothing can be learned")
         if self.options.queries is not None:

@@ -14,7 +14,7 @@ from lexical.index.array_file import map_array
 from lexical.index.ragged import Ragged, ragged
 from lexical.index.retrieval import RetrievalIndex
 from lexical.ranking.order import ranking_order
-from lexical.ranking.trec_run import Run, read_run, write_run
+from lexical.ranking.trec_run import Run, read_run, run_file, write_run
 from lexical.terminal import progress_bar
 
 
@@ -26,7 +26,7 @@ class CandidateSet(NamedTuple):
 def write_candidates(
     candidate_set: CandidateSet, queries: QuerySet, collection: Collection, tag: str, folder: Path
 ) -> None:
-    """Sort by the tie rule; write ``NAME.run`` and the arrays."""
+    """Sort by the tie rule; write ``NAME.run[.gz]`` and the arrays."""
     candidates, scores = candidate_set
     order = ranking_order(candidates, scores, collection.id_order)
     rows, scores = candidates.values[order], scores[order]
@@ -54,8 +54,8 @@ def external_candidates(
     path: Path, queries: QuerySet, collection: Collection, depth: int
 ) -> tuple[CandidateSet, list[str]]:
     """Return (candidates, notes) of `queries` from a TREC run of another system: a file, or a folder with
-    ``NAME.run``."""
-    file = path / f"{queries.name}.run" if path.is_dir() else path
+    ``NAME.run`` or ``NAME.run.gz``."""
+    file = run_file(path / f"{queries.name}.run") if path.is_dir() else path
     if not file.is_file():
         raise UserError(f"--data.candidates: there is no file {file}")
     run = read_run(file, set(queries.ids))

@@ -65,6 +65,15 @@ class JudgedQueries(NamedTuple):
     first_stage: np.ndarray | None  # (pairs,) normalised scores that Model 1 is fused with; None: Model 1 alone
 
 
+class ExactTerms(NamedTuple):
+    """The distinct query tokens and their own share of each candidate; values as in `MixtureTerms`."""
+
+    tokens: Ragged  # (queries) rows of distinct query tokens
+    repeats: np.ndarray  # (distinct query tokens,) occurrences of the token in its query
+    exact: np.ndarray  # (values,) float32
+    lengths: np.ndarray  # (values,) |D|, at least 1
+
+
 class MixtureTerms(NamedTuple):
     """The terms of P(q|D) that do not depend on p_self and lambda, per candidate and distinct query token.
 
@@ -86,9 +95,10 @@ def tune_table(
 ) -> TableTrial:
     """Return the settings with the highest MRR; the first of equally good ones, in the order of the grid."""
     trials: list[TableTrial] = []
+    exact = exact_terms(judged.forward, judged.queries, judged.task.candidates)
     for threshold in grid.thresholds:
         others = others_rescaled(learned.pruned(threshold))
-        trials += _trials(others, grid._replace(thresholds=(threshold,)), judged, on_trial)
+        trials += _trials(others, exact, grid._replace(thresholds=(threshold,)), judged, on_trial)
     return max(trials, key=_rounded_mrr)
 
 
@@ -104,12 +114,14 @@ def tune_smoothing(
     `floor` is the smallest P(q|D) where lambda is 0.
     """
     grid = TableGrid((math.nan,), (0.0,), smoothing)
-    best = max(_trials(table, grid, judged, on_trial, floor), key=_rounded_mrr)
+    exact = exact_terms(judged.forward, judged.queries, judged.task.candidates)
+    best = max(_trials(table, exact, grid, judged, on_trial, floor), key=_rounded_mrr)
     return TableTrial(best.settings._replace(p_self=math.nan), best.mrr)
 
 
 def _trials(
     others: TranslationTable,
+    exact: ExactTerms,
     grid: TableGrid,
     judged: JudgedQueries,
     on_trial: Callable[[TableTrial], None],
@@ -117,7 +129,7 @@ def _trials(
 ) -> Iterator[TableTrial]:
     """Try all settings of one table, pruned by the only threshold of `grid`."""
     background = collection_probability(judged.forward)
-    terms = gather_terms(others, judged.forward, judged.queries, judged.task.candidates)
+    terms = gather_terms(others, exact, judged.forward, judged.task.candidates)
     for settings in track(list(starmap(TableSettings, product(*grid))), "tune the table"):
         scores = mixture_scores(terms, judged.task.candidates, background, settings.p_self, settings.smoothing, floor)
         trial = TableTrial(settings, _best_mrr(judged, scores))
@@ -125,15 +137,20 @@ def _trials(
         yield trial
 
 
-def gather_terms(others: TranslationTable, index: ForwardIndex, queries: Ragged, candidates: Ragged) -> MixtureTerms:
-    """Pass over the candidates with a table that has no self-translations."""
+def exact_terms(index: ForwardIndex, queries: Ragged, candidates: Ragged) -> ExactTerms:
+    """Return what does not depend on a table: all tables of a field are tried with the same."""
     tokens, repeats = distinct_tokens(queries)
-    starts, sums = translation_sums(others, index, tokens, candidates)
     counts = token_counts(index, tokens, candidates)[1]
     query_lengths = np.repeat(tokens.lengths(), candidates.lengths())  # (pairs,)
     lengths = np.maximum(1, np.repeat(index.lengths[candidates.values], query_lengths))
-    exact, translated = ((values / lengths).astype(np.float32) for values in (counts, sums))
-    return MixtureTerms(starts, tokens, repeats, exact, translated)
+    return ExactTerms(tokens, repeats, (counts / lengths).astype(np.float32), lengths)
+
+
+def gather_terms(others: TranslationTable, exact: ExactTerms, index: ForwardIndex, candidates: Ragged) -> MixtureTerms:
+    """Pass over the candidates with a table that has no self-translations."""
+    starts, sums = translation_sums(others, index, exact.tokens, candidates)
+    translated = (sums / exact.lengths).astype(np.float32)
+    return MixtureTerms(starts, exact.tokens, exact.repeats, exact.exact, translated)
 
 
 def mixture_scores(

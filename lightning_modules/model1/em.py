@@ -21,7 +21,7 @@ from lexical.model1.bitext import CHUNK, BitextOptions
 from lexical.model1.em import Model1EM, PairCounts, merged
 from lexical.model1.table import Translations
 from lexical.model1.tuning import THRESHOLDS
-from lexical.terminal import say
+from lexical.terminal import detail, say
 from lightning_modules.model1.translation_ranker import ChosenTable, TranslationRanker, found_settings
 from lightning_modules.ranker import require_settings
 
@@ -110,7 +110,7 @@ class Model1(TranslationRanker):
             ratio = f"lengths differ by more than a factor of {self.bitext.length_ratio:g}"
             say(f"bitext ({field}): {dropped:,} pairs are dropped because their {ratio}")
         self.log_metrics(em.iteration, {f"train/log_likelihood_{field}": log_likelihood})
-        say(
+        detail(
             f"EM ({field}): iteration {em.iteration} of {self.iterations} started at log-likelihood "
             f"{log_likelihood:,.0f} ({log_likelihood / tokens:.4f} per token), {len(em.pairs.values):,} distinct pairs"
         )
@@ -124,7 +124,7 @@ class Model1(TranslationRanker):
             self.tables.append(best)
             settings = ", ".join(f"{name} {value:g}" for name, value in found_settings(best.settings).items())
             mrr, entries = f"development MRR {best.mrr:.4f}", f"{best.table.entries:,} entries"
-            say(f"Model 1 ({best.field}): {mrr} with {settings}, {entries}")
+            detail(f"Model 1 ({best.field}): {mrr} with {settings}, {entries}")
         self.use(max(self.tables, key=lambda table: table.mrr))
 
     def findings(self) -> dict[str, float]:

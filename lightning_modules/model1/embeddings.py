@@ -10,7 +10,7 @@ from lexical.batches import DevelopmentBatch
 from lexical.encoders import PACKAGED
 from lexical.errors import UserError
 from lexical.model1.embedding_table import TokenVectors, encoder_vectors, file_vectors, nearest_translations
-from lexical.terminal import progress_bar, say
+from lexical.terminal import detail, progress_bar
 from lightning_modules.model1.translation_ranker import TranslationRanker
 from lightning_modules.ranker import require_settings
 
@@ -48,7 +48,7 @@ class Model1Embed(TranslationRanker):
 
     def training_step(self, batch: DevelopmentBatch, batch_idx: int) -> None:  # noqa: ARG002
         vectors = read_vectors(self.vectors, batch.vocabulary)
-        say(f"{len(vectors.tokens):,} of {len(batch.vocabulary):,} tokens of the field {batch.field} have a vector")
+        detail(f"{len(vectors.tokens):,} of {len(batch.vocabulary):,} tokens of the field {batch.field} have a vector")
         sources = batch.forward.collection_frequency > 0
         with progress_bar() as bar:
             task = bar.add_task("nearest tokens", total=int(sources[vectors.tokens].sum()))

@@ -17,7 +17,7 @@ from lexical.index.forward_index import ForwardIndex
 from lexical.index.ragged import Ragged
 from lexical.model1.scorer import FLOOR, UNSEEN, collection_probability, model1_scores, per_query_token
 from lexical.model1.table import Translations, TranslationTable, others_rescaled, with_self_translation
-from lexical.model1.table_files import save_table
+from lexical.model1.table_files import TABLE, load_table, read_meta, save_table
 from lexical.model1.tuning import (
     P_SELF,
     SMOOTHING,
@@ -72,6 +72,8 @@ class TranslationRanker(Ranker):
         )
         self.floor = FLOOR  # smallest P(q|D), where lambda is 0
         self.chosen: ChosenTable | None = None
+        self.table_beside: Path | None = None  # the saved table, where checkpoints need not hold it
+        self._learned: dict[str, Any] = {}  # of a checkpoint, until its table is read
         self._background: tuple[ForwardIndex, np.ndarray] | None = None
 
     def needs(self) -> DataNeeds:
@@ -108,7 +110,7 @@ class TranslationRanker(Ranker):
 
     def use(self, chosen: ChosenTable) -> None:
         """Rank with this table from now on."""
-        self.chosen, self.field = chosen, chosen.field
+        self.chosen, self.field, self.table_beside = chosen, chosen.field, None
 
     def _judged(self, batch: DevelopmentBatch) -> JudgedQueries:
         return JudgedQueries(batch.forward, batch.queries, batch.task, batch.first_stage if self.fused else None)
@@ -149,21 +151,39 @@ class TranslationRanker(Ranker):
     # --- checkpoint and files
 
     def learned(self) -> dict[str, Any]:
+        """Return the table with its settings; of a table that stands beside the checkpoint only its hash."""
         if self.chosen is None:
             return {}
-        arrays = (*self.chosen.table.rows, self.chosen.table.probabilities)
-        tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
-        rest = (self.chosen.field, self.chosen.vocabulary, self.chosen.settings._asdict(), self.chosen.mrr)
-        return {"table": tensors, "chosen": list(rest), "floor": self.floor}
+        field, vocabulary, table, settings, mrr = self.chosen
+        rest = {"field": field, "settings": settings._asdict(), "mrr": mrr, "floor": self.floor}
+        if self.table_beside is not None:
+            return {"sha256": read_meta(self.table_beside)["sha256"][TABLE], **rest}
+        tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in (*table.rows, table.probabilities)]
+        return {"table": tensors, "vocabulary": vocabulary, **rest}
 
     def load_learned(self, learned: dict[str, Any]) -> None:
-        if not learned:
-            return
-        offsets, document_tokens, probabilities = (tensor.cpu().numpy() for tensor in learned["table"])
-        field, vocabulary, settings, mrr = learned["chosen"]
-        table = TranslationTable(Ragged(offsets, document_tokens), probabilities)
-        self.floor = learned["floor"]
-        self.use(ChosenTable(field, vocabulary, table, TableSettings(**settings), mrr))
+        self._learned = learned
+        if "table" in learned:
+            offsets, document_tokens, probabilities = (tensor.cpu().numpy() for tensor in learned["table"])
+            table = TranslationTable(Ragged(offsets, document_tokens), probabilities)
+            self._restore(table, learned["vocabulary"])
+
+    @classmethod
+    def load_from_checkpoint(cls, checkpoint_path: Any, *options: Any, **settings: Any) -> Any:
+        """Load a checkpoint; that of a run's folder has its table beside it, in the folder `table/`."""
+        ranker = super().load_from_checkpoint(checkpoint_path, *options, **settings)
+        if "sha256" in ranker._learned:
+            folder = Path(checkpoint_path).parent.parent / TABLE_FOLDER
+            saved = load_table(folder)
+            if saved.meta["sha256"][TABLE] != ranker._learned["sha256"]:
+                raise UserError(f"{folder} is not the table of {checkpoint_path}")
+            ranker._restore(saved.table, saved.vocabulary)
+        return ranker
+
+    def _restore(self, table: TranslationTable, vocabulary: list[str]) -> None:
+        learned, self._learned = self._learned, {}
+        self.floor, settings = learned["floor"], TableSettings(**learned["settings"])
+        self.use(ChosenTable(learned["field"], vocabulary, table, settings, learned["mrr"]))
 
     def check_vocabulary(self, vocabulary: list[str]) -> None:
         if self.chosen is not None and self.chosen.vocabulary != vocabulary:
@@ -185,6 +205,11 @@ class TranslationRanker(Ranker):
         return {"smoothing": smoothing} if smoothing else {"smoothing": smoothing, "floor": self.floor}
 
     def save_artifacts(self, folder: Path) -> None:
+        """Write the table; checkpoints that are saved from now on belong into `folder`/checkpoints."""
+        self.save_table(folder / TABLE_FOLDER)
+        self.table_beside = folder / TABLE_FOLDER
+
+    def save_table(self, folder: Path) -> None:
         parameters = found_settings(self._chosen.settings)
         del parameters["smoothing"]
         meta = {
@@ -194,7 +219,7 @@ class TranslationRanker(Ranker):
             "scored_with": self.scored_with(),
             "development_mrr": self._chosen.mrr,
         }
-        save_table(self._chosen.table, self._chosen.vocabulary, meta, folder / TABLE_FOLDER)
+        save_table(self._chosen.table, self._chosen.vocabulary, meta, folder)
 
 
 def found_settings(settings: TableSettings) -> dict[str, float]:

@@ -15,7 +15,7 @@ from lexical.batches import DevelopmentBatch
 from lexical.errors import UserError
 from lexical.model1.table_files import META, link_table, load_table, read_meta
 from lexical.model1.tuning import SMOOTHING_OF_EXPORT, TableSettings
-from lexical.terminal import say
+from lexical.terminal import detail
 from lightning_modules.model1.translation_ranker import TABLE_FOLDER, TranslationRanker
 from lightning_modules.neural_model1.ranker import NeuralModel1
 from lightning_modules.ranker import require_settings
@@ -77,18 +77,18 @@ class ExportedModel1(TranslationRanker):
             self.table_folder = Path(self.trainer.default_root_dir) / ".table.exported"
             in_collection = self.data.tokens_in_collection(batch.field)
             report = export_table(network, in_collection, settings, self.table_folder)
-            say(f"exported: {report}")
+            detail(f"exported: {report}")
         self.floor = network.floor
         chosen = self.choose_smoothing(load_table(self.table_folder).table, batch)
         p_self = math.nan if network.p_self is None else network.p_self
         self.use(chosen._replace(settings=TableSettings(settings.threshold, p_self, chosen.settings.smoothing)))
         self.trainer.should_stop = True
 
-    def save_artifacts(self, folder: Path) -> None:
+    def save_table(self, folder: Path) -> None:
         assert self.table_folder is not None
         chosen = {"scored_with": self.scored_with(), "development_mrr": self._chosen.mrr}
-        link_table(self.table_folder, folder / TABLE_FOLDER, **chosen)
-        if self.table_folder.parent == folder:
+        link_table(self.table_folder, folder, **chosen)
+        if self.table_folder.parent == folder.parent:
             shutil.rmtree(self.table_folder)
 
     def findings(self) -> dict[str, float]:

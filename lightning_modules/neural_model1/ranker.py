@@ -27,7 +27,7 @@ from lexical.index.ragged import Ragged, offsets_of
 from lexical.model1.distinct_pairs import distinct_pairs, tokens_of
 from lexical.model1.scorer import FLOOR, model1_scores, per_query_token
 from lexical.model1.table import TranslationTable
-from lexical.terminal import say
+from lexical.terminal import detail
 from lightning_modules.model1.embeddings import check_vectors, read_vectors
 from lightning_modules.neural_model1.network import CosineTranslation, TranslationNetwork
 from lightning_modules.neural_model1.row_adamw import RowAdamW
@@ -125,7 +125,7 @@ class NeuralModel1(NeuralRanker):
                 f"--model.embedding {self.embedding}: the vectors of --model.vectors {self.vectors} have "
                 f"{given.vectors.shape[1]} dimensions"
             )
-        say(f"{len(given.tokens):,} of {len(vocabulary):,} tokens of the field {self.field} start from a vector")
+        detail(f"{len(given.tokens):,} of {len(vocabulary):,} tokens of the field {self.field} start from a vector")
         vectors = torch.from_numpy(given.vectors)
         vectors = (vectors - vectors.mean(dim=1, keepdim=True)) / vectors.std(dim=1, keepdim=True).clamp(min=1e-6)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):

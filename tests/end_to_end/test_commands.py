@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import os
 import pickle
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +24,7 @@ import yaml
 from datamodules import Folder
 from evaluate import evaluate
 from lexical.errors import UserError
+from lexical.ranking import trec_run
 from lexical.ranking.trec_run import read_run
 from lightning_modules import load_ranker
 from pipeline.configs import names, resolve
@@ -124,6 +128,54 @@ def test_evaluating_again_gives_the_same_bytes(trained: Trained) -> None:
     assert [path.read_bytes() for path in runs] == before
 
 
+def test_large_runs_are_gzipped_and_the_same_after_unpacking(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = trained.folder("bm25_lemm")
+    plain = folder.run("test", False).read_bytes()
+    monkeypatch.setattr(trec_run, "GZIPPED_FROM", 1000)
+    evaluate(["--models", "bm25_lemm", *trained.places])
+    packed = folder.run("test", False)
+    assert packed.name == "test.run.gz" and not packed.with_suffix("").exists()
+    assert gzip.decompress(packed.read_bytes()) == plain
+    assert folder.run("test_cpu", False).name == "test_cpu.run"  # 20 documents of 40 queries: 800 lines
+    monkeypatch.undo()
+    evaluate(["--models", "bm25_lemm", *trained.places])
+    assert folder.run("test", False).read_bytes() == plain and not packed.exists()
+
+
+def test_run_files_may_be_cut_and_what_is_measured_stays(trained: Trained) -> None:
+    folder = trained.folder("bm25_lemm_word")
+    before, measured = read_run(folder.run("test", True)), folder.per_query("test", True).read_bytes()
+    evaluate(["--models", "bm25_lemm_word", "--run_depth", "7", *trained.places])
+    cut = read_run(folder.run("test", True))
+    assert {len(documents) for documents, _ in cut.values()} == {7}
+    assert all(cut[query][0] == before[query][0][:7] for query in before)
+    assert folder.per_query("test", True).read_bytes() == measured
+    evaluate(["--models", "bm25_lemm_word", *trained.places])
+    with pytest.raises(UserError, match="--run_depth 0: must be 1 or more"):
+        evaluate(["--run_depth", "0", *trained.places])
+
+
+def test_a_table_is_stored_once(trained: Trained, tmp_path: Path) -> None:
+    """The checkpoint of a run has the hash of the table beside it; a checkpoint elsewhere has the table itself."""
+    run = trained.folder("model1_word")
+    assert run.checkpoint.stat().st_size < 0.2 * (run.table / "table.safetensors").stat().st_size
+    ranker = load_ranker(run.path)
+    data = Folder(trained.data[3], cache_dir=str(trained.work / "cache"))
+    trainer = L.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer.validate(ranker, data, verbose=False)
+    trainer.save_checkpoint(tmp_path / "whole.ckpt", weights_only=True)
+    (batch,) = data.evaluation_batches("test", ranker.needs())
+    alone = type(ranker).load_from_checkpoint(tmp_path / "whole.ckpt", weights_only=True)
+    assert np.array_equal(alone.score(batch.ranking), ranker.score(batch.ranking))
+    copy = tmp_path / "copy"
+    shutil.copytree(run.checkpoint.parent, copy / "checkpoints")
+    with pytest.raises(UserError, match=r"copy: the trained ranker cannot be loaded \(.*table is not a translation"):
+        load_ranker(copy)
+    shutil.copytree(trained.folder("model1_bwps").table, copy / "table")
+    with pytest.raises(UserError, match=r"table is not the table of .*ranker\.ckpt"):
+        load_ranker(copy)
+
+
 def test_training_again_gives_the_same_weights_and_rebuilds_nothing(
     trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -208,6 +260,38 @@ def test_the_listing_of_the_data(trained: Trained, capsys: pytest.CaptureFixture
     train(["--data.stats", *trained.data])
     shown = capsys.readouterr().out
     assert "400" in shown and "train_modeling" in shown and "270" in shown and "bwps" in shown
+
+
+@pytest.mark.parametrize("at_once", ["1", "2"])
+def test_several_rankers_print_a_plan_a_line_each_and_what_comes_next(
+    trained: Trained, tmp_path: Path, at_once: str
+) -> None:
+    places = [*trained.data, "--output_dir", str(tmp_path)]
+    names = "bm25_lemm,bm25_lemm_word,model1_word"
+    done = command(
+        "train.py", "--models", names, *places, *(["--at_once", "2"] if at_once == "2" else []), cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / trained.outputs.name
+    said = done.stderr.splitlines()
+    assert said[0] == f"{folder.name}: 3 rankers are trained: bm25_lemm, bm25_lemm_word, model1_word"
+    assert said[1] == f"results go to {folder}"
+    lines = [*said, *done.stdout.splitlines()]
+    figures = r"(\[\d of 3\] )?(\w+)(, seed 1)?: development MRR \d\.\d{4}.*\d+ s\)?"
+    assert sorted(match[2] for line in lines if (match := re.fullmatch(figures, line))) == sorted(names.split(","))
+    assert len(lines) <= 12 and len(lines) == len(set(lines))
+
+    done = command("evaluate.py", *places, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = done.stderr.splitlines()
+    assert [line.split(": ")[0] for line in said[1:4]] == names.split(",")
+    assert all(re.fullmatch(r"\w+: test MRR \d\.\d{4}, \d+ s", line) for line in said[1:4])
+    assert sum("kept offline" in line for line in said) == 1 and len(said) <= 10
+    assert re.match(
+        r"time of training: \d+ s \((\w+ \d+(, )?){3}\)$", next(line for line in said if "training" in line)
+    )
+    assert said[-2].startswith(f"next: open {folder}/results.html") and "python serve.py --data folder" in said[-2]
+    assert said[-1].startswith("next: python explain.py --model ")
 
 
 # --- tracking

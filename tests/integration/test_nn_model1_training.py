@@ -16,11 +16,13 @@ import torch
 from callbacks.checkpoints import BestCheckpoint
 from callbacks.training_report import squared_norm
 from evaluate import evaluate
+from lexical.batches import RankingBatch
 from lexical.errors import UserError
 from lexical.model1.scorer import model1_scores, per_query_token
 from lexical.model1.table_files import load_table
 from lexical.model1.tuning import SMOOTHING_OF_EXPORT
 from lexical.ranking.fusion import TRIAL_WEIGHTS, trial_reciprocal_ranks
+from lexical.ranking.order import mean_reciprocal_rank
 from lexical.small_files import read_json
 from lightning_modules import NeuralModel1, load_ranker
 from lightning_modules.neural_ranker import rate_factor
@@ -153,6 +155,25 @@ def test_an_exported_table_is_scored_alike_by_whoever_reads_it(
     assert measured[0]["development/mrr_alone"] == measured[1]["development/mrr_alone"]
     shutil.rmtree(place.folder("alone", "model1_table").path.parent)
     train(place.command("alone", "--model", "nn_model1_exp"))
+
+
+def test_the_best_epoch_is_not_scored_again(place: Place, tmp_path: Path) -> None:
+    """60 development queries are scored once an epoch, 30 of train_fusion at the end; the figures are those of all."""
+    scored: list[int] = []
+
+    class Counted(NeuralModel1):
+        def score(self, batch: RankingBatch) -> np.ndarray:
+            scored.append(batch.queries.rows)
+            return super().score(batch)
+
+    ranker = Counted(embedding=12, projection=8, hidden=[8, 6], margin=8.0, start=0.003, export_threshold=None)
+    data = place.opened()
+    place.trainer(max_epochs=3, default_root_dir=tmp_path).fit(ranker, data)
+    assert (scored.count(60), scored.count(30)) == (3, 1)
+    ranker.eval()
+    (batch,) = data.evaluation_batches("development", ranker.needs())
+    alone = mean_reciprocal_rank(batch.query_set.task, ranker.score(batch.ranking))
+    assert ranker.development["development/mrr_alone"] == alone
 
 
 def test_the_rows_are_evaluated(trained: RunFolder, place: Place) -> None:

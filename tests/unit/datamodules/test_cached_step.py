@@ -10,11 +10,13 @@ import sys
 import time
 from collections import OrderedDict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
 
-from datamodules.cached_step import MANIFEST, cached_step, code_version, fingerprint
+from datamodules import cached_step as cached_step_module
+from datamodules.cached_step import MANIFEST, cached_step, code_version, fingerprint, seconds_of_steps
 from tests import ROOT
 
 
@@ -43,6 +45,23 @@ def test_a_step_is_built_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert (tmp_path / "a" / "step" / "deep" / "words.txt").read_text() == "one two three\n"
     assert everything_in(tmp_path / "a" / "step") == {"numbers.txt", "deep", "deep/words.txt", MANIFEST}
     assert re.fullmatch(r"the step: done in \d+\.\d s\n", capsys.readouterr().err)
+
+
+def test_a_step_does_not_count_the_time_of_steps_within_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock stands at 0, 1, 4 and 9 when the outer step starts, the inner one starts, ends, and the outer ends."""
+    clock = iter([0.0, 1.0, 4.0, 9.0])
+    monkeypatch.setattr(cached_step_module, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+
+    def build(folder: Path) -> None:
+        cached_step(tmp_path / "inner", Build(), "inner")
+        (folder / "outer.txt").write_text("built")
+
+    before = seconds_of_steps()
+    cached_step(tmp_path / "outer", build, "outer")
+    assert capsys.readouterr().err.splitlines() == ["inner: done in 3.0 s", "outer: done in 6.0 s"]
+    assert seconds_of_steps() - before == pytest.approx(9.0)
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(3)])

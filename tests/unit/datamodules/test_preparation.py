@@ -347,6 +347,7 @@ def test_ranked_tasks_mark_the_relevant_documents(small_folder: Path, small_cach
     queries = prepared.query_sets["test"].ids
     for depth in (1000, 3):
         task = prepared.ranked_task("test", depth)
+        assert prepared.ranked_task("test", depth) is task  # computed once for all rows
         documents = prepared.collection.ids(task.candidates.values).to_pylist()
         pairs = zip(task.candidates.row_numbers(), documents, task.relevant, strict=True)
         assert all(((queries[row], document) in judged) == relevant for row, document, relevant in pairs)

@@ -7,7 +7,17 @@ import re
 import pytest
 
 from evaluation import results_table
-from evaluation.results_table import Cell, PaperFigures, Result, Table, TableRow, latex, markdown, paper_figures
+from evaluation.results_table import (
+    Cell,
+    PaperFigures,
+    Result,
+    Table,
+    TableRow,
+    latex,
+    markdown,
+    narrowed,
+    paper_figures,
+)
 from evaluation.significance import Verdict
 from lightning_modules.registry import ROWS, row_of
 from pipeline.configs import CONFIGS
@@ -47,6 +57,19 @@ def test_the_whole_table_in_markdown() -> None:
         "| model1_word | **0.3126** | 0.9000 | 12.3 | cpu, 2 threads |\n"
         "| model1_word (alone) | 0.2000 |  | 11 | cpu, 1 thread |\n"
     )
+
+
+def test_a_narrow_terminal_gets_whole_columns() -> None:
+    """The device is left out first, then the recall."""
+    table = build_table(SMALL)
+    assert narrowed(table, 120) == table
+    for width, shown in ((70, "test MRR|test recall@1000|ms per 1K"), (45, "test MRR|ms per 1K"), (10, "test MRR")):
+        narrow = narrowed(table, width)
+        assert "|".join(narrow.header) == shown
+        left_out = [name for name in table.header if name not in narrow.header]
+        assert narrow.notes == [f"not shown: {', '.join(left_out)}"]
+        for row, whole in zip(narrow.rows, table.rows, strict=True):
+            assert row.cells == [whole.cells[table.header.index(name)] for name in narrow.header]
 
 
 def test_the_whole_table_in_latex() -> None:

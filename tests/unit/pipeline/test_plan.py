@@ -163,7 +163,7 @@ def test_rows_whose_dependencies_have_only_results_here_are_left_out(tmp_path: P
 
 def test_the_time_left_mentions_steps_of_unknown_length() -> None:
     done, known, unknown = Step("", [], "done", 999.0), Step("", [], "to do", 600.0), Step("", [], "resumes", None)
-    assert time_left([done]) == "0 min"
+    assert time_left([done]) == "0 s"
     assert time_left([done, known, known]) == "20 min"
     assert time_left([known, unknown]) == "10 min and 1 step of unknown length"
     assert time_left([done, unknown, unknown]) == "2 steps of unknown length"

@@ -59,7 +59,7 @@ def script(folder: Path, name: str, content: str) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(("seconds", "shown"), [(20, "0 min"), (150, "2 min"), (7500, "2 h 05 min")])
+@pytest.mark.parametrize(("seconds", "shown"), [(20, "20 s"), (150, "2 min"), (7500, "2 h 05 min")])
 def test_durations_are_readable(seconds: float, shown: str) -> None:
     assert duration(seconds) == shown
 
@@ -80,7 +80,7 @@ def test_a_failed_step_costs_only_what_depends_on_it(tmp_path: Path, capfd: pyte
     shown = capfd.readouterr()
     assert [step.title for step in failed] == ["a"] and shown.out == "a\nd\n"
     assert shown.err.splitlines() == [
-        "[1 of 5] a", "[1 of 5] a: failed (0 min)", "[4 of 5] d", "[4 of 5] d: done (0 min)",
+        "[1 of 5] a", "[1 of 5] a: failed (0 s)", "[4 of 5] d", "[4 of 5] d: done (0 s)",
         "[2 of 5] b: left out, as it depends on: a", "[3 of 5] c: left out, as it depends on: b",
         f"failed: a: python {record} a 3",
     ]  # fmt: skip
@@ -120,7 +120,7 @@ def test_steps_run_at_once_and_wait_for_their_dependencies(tmp_path: Path, capfd
     }  # fmt: skip
     starts = re.findall(r"^\[(\d) of 5\] [^:\n]*$", shown.err, re.MULTILINE)
     assert starts[:2] == ["1", "3"] and sorted(starts) == ["1", "2", "3", "4"]
-    assert f"[4 of 5] d: failed, see {tmp_path / 'logs/004-d.log'} (0 min)" in shown.err
+    assert f"[4 of 5] d: failed, see {tmp_path / 'logs/004-d.log'} (0 s)" in shown.err
 
 
 def test_cores_and_gpus_are_shared() -> None:

@@ -13,16 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from lexical.index.forward_index import ForwardIndex
+from lexical.index.forward_index import ForwardIndex, token_counts
 from lexical.index.ragged import Ragged, offsets_of, ragged
+from lexical.model1 import tuning
 from lexical.model1.scorer import collection_probability, model1_scores, per_query_token
 from lexical.model1.table import Translations, TranslationTable, others_rescaled, with_self_translation
 from lexical.model1.tuning import (
     WHOLE_GRID,
     JudgedQueries,
+    MixtureTerms,
     TableGrid,
     TableSettings,
     TableTrial,
+    exact_terms,
     gather_terms,
     mixture_scores,
     tune_smoothing,
@@ -70,10 +73,14 @@ def scores_from_table(
     return per_query_token(model1_scores(table, index, queries, candidates, smoothing), queries, candidates)
 
 
+def terms_of(others: TranslationTable, index: ForwardIndex, queries: Ragged, candidates: Ragged) -> MixtureTerms:
+    return gather_terms(others, exact_terms(index, queries, candidates), index, candidates)
+
+
 def scores_from_terms(
     learned: Translations, index: ForwardIndex, queries: Ragged, candidates: Ragged, setting: TableSettings
 ) -> np.ndarray:
-    evidence = gather_terms(others_rescaled(learned.pruned(setting.threshold)), index, queries, candidates)
+    evidence = terms_of(others_rescaled(learned.pruned(setting.threshold)), index, queries, candidates)
     return mixture_scores(evidence, candidates, collection_probability(index), setting.p_self, setting.smoothing)
 
 
@@ -96,7 +103,7 @@ def test_evidence_by_hand() -> None:
     learned = translations_of(np.array([[0.5, 0.5, 0], [0.2, 0, 0], [0, 0, 1.0]]))
     collection = TinyCollection(3, documents=[[0, 0, 1, 2], [], [1]], queries=[[0, 1, 0, -1]])
     texts = (collection.forward_index(), collection.query_tokens(), collection.all_pairs())
-    evidence = gather_terms(others_rescaled(learned), *texts)
+    evidence = terms_of(others_rescaled(learned), *texts)
     assert evidence.tokens.row(0).tolist() == [0, 1, -1] and evidence.repeats.tolist() == [2, 1, 1]
     assert evidence.starts.tolist() == [0, 9]
     assert evidence.exact.tolist() == [0.5, 0.25, 0, 0, 0, 0, 0, 1, 0]
@@ -241,6 +248,19 @@ def test_tuning_equals_trying_the_grid(hidden: tuple[float, float, float], first
     assert scores.settings == settings_of(SMALL_GRID)[best]
     assert scores.mrr == pytest.approx(max(expected))
     assert len(set(expected)) > 3
+
+
+def test_exact_matches_are_counted_once_for_all_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = []
+
+    def counted(index: ForwardIndex, queries: Ragged, candidates: Ragged) -> tuple[np.ndarray, np.ndarray]:
+        passes.append(candidates.rows)
+        return token_counts(index, queries, candidates)
+
+    monkeypatch.setattr(tuning, "token_counts", counted)
+    collection, learned = texts_without_twins(3), seeded_translations(seed=3)
+    tune_table(learned, judged(collection, learned, TableSettings(0.05, 0.3, 0.05)), SMALL_GRID)
+    assert len(SMALL_GRID.thresholds) == 3 and len(passes) == 1
 
 
 def test_tuning_finds_hidden_settings() -> None:

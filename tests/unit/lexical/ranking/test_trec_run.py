@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexical.errors import UserError
-from lexical.ranking.trec_run import Run, read_run, write_run
+from lexical.ranking.trec_run import GZIPPED_FROM, Run, read_run, run_file, write_leaderboard, write_run
 
 RUN = Run(
     query_ids=["q1", "empty", "q2"],
@@ -45,7 +47,7 @@ def test_the_bytes_of_a_small_run(tmp_path: Path) -> None:
 
 
 def test_the_bytes_of_the_leaderboard_form(tmp_path: Path) -> None:
-    write_run(RUN, tmp_path / "small.tsv", tag="bm25_lemm", leaderboard=True)
+    write_leaderboard(RUN, tmp_path / "small.tsv")
     assert (tmp_path / "small.tsv").read_bytes() == b"q1\td9\t1\nq1\td10\t2\nq2\t007\t1\n"
 
 
@@ -62,7 +64,7 @@ def test_ids_with_quotation_marks_commas_and_accents_are_written_as_they_are(tmp
     assert [line.split(" ")[2] for line in lines] == ['say"hi"', "a,b", "é"]
     assert [line.split(" ")[0] for line in lines] == ["q1", "q1", "q2"]
     assert [float(line.split(" ")[4]) for line in lines] == [12.5, pytest.approx(0.1), -3.0]
-    write_run(with_ids('say"hi"', "a,b", "é"), tmp_path / "odd.tsv", tag="t", leaderboard=True)
+    write_leaderboard(with_ids('say"hi"', "a,b", "é"), tmp_path / "odd.tsv")
     assert (tmp_path / "odd.tsv").read_text(encoding="utf-8") == 'q1\tsay"hi"\t1\nq1\ta,b\t2\nq2\té\t1\n'
 
 
@@ -99,6 +101,60 @@ def test_a_run_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None
     with pytest.raises(pa.ArrowInvalid):
         write_run(with_ids("too", "few"), path, tag="t")
     assert path.read_text() == "q0 Q0 old 1 1 t\n"
+
+
+# ------------------------------------------------------------------------------------------------- large runs
+
+
+def large_run(documents: int = GZIPPED_FROM, quoted: bool = False) -> Run:
+    """A run of two queries with random float32 scores; `quoted`: with an id that Arrow cannot write."""
+    scores = np.random.default_rng(1).normal(size=documents).astype(np.float32)
+    ids = [f"package-{number:05d}" for number in range(documents)]
+    ids[0] += '"' if quoted else ""
+    return Run(["q1", "q2"], np.array([0, 1000, documents]), pa.array(ids), scores)
+
+
+@pytest.mark.parametrize("quoted", [False, True])
+def test_a_large_run_is_a_quarter_of_its_text_and_keeps_every_bit(tmp_path: Path, quoted: bool) -> None:
+    run = large_run(quoted=quoted)
+    write_run(run, tmp_path / "test.run", tag="nn_model1")
+    assert [path.name for path in tmp_path.iterdir()] == ["test.run.gz"]
+    packed = (tmp_path / "test.run.gz").read_bytes()
+    text = gzip.decompress(packed)
+    assert text.count(b"\n") == GZIPPED_FROM and len(packed) < 0.27 * len(text)
+    assert text.splitlines()[1].split()[:4] == [b"q1", b"Q0", b"package-00001", b"2"]
+    for name in ("test.run", "test.run.gz"):  # both names are that run
+        read = read_run(tmp_path / name)
+        ids, scores = (np.concatenate([values[i] for values in read.values()]) for i in (0, 1))
+        assert ids.tolist() == run.document_ids.to_pylist()
+        assert np.array_equal(scores.astype(np.float32), run.scores)
+
+
+def test_a_gzipped_run_has_no_time_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes 4 to 8 of a gzip header are the time; flag 8 is a file name."""
+    write_run(large_run(), tmp_path / "one" / "a.run", tag="t")
+    monkeypatch.setattr(time, "time", lambda: 1e9)
+    write_run(large_run(), tmp_path / "two" / "b.run", tag="t")
+    first, second = ((tmp_path / name).read_bytes() for name in ("one/a.run.gz", "two/b.run.gz"))
+    assert first == second and first[3:8] == bytes(5)
+
+
+def test_the_other_form_of_an_earlier_run_is_removed(tmp_path: Path) -> None:
+    for run, name in ((RUN, "a.run"), (large_run(), "a.run.gz"), (RUN, "a.run")):
+        write_run(run, tmp_path / "a.run", tag="t")
+        assert [path.name for path in tmp_path.iterdir()] == [name]
+        assert run_file(tmp_path / "a.run") == tmp_path / name
+
+
+def test_a_run_that_is_not_there_has_its_plain_name(tmp_path: Path) -> None:
+    assert run_file(tmp_path / "a.run") == tmp_path / "a.run"
+
+
+def test_the_head_of_a_run_is_the_best_documents_of_each_query() -> None:
+    head = RUN.head(1)
+    assert head.offsets.tolist() == [0, 1, 1, 2] and head.document_ids.to_pylist() == ["d9", "007"]
+    assert head.scores.tolist() == [12.5, -3.0] and head.query_ids == RUN.query_ids
+    assert RUN.head(2).document_ids.equals(RUN.document_ids)
 
 
 # ------------------------------------------------------------------------------------------------- reading
