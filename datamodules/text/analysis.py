@@ -32,7 +32,7 @@ SPACY_FIELDS = ("word", "lemm", "word_all")
 WORD_PIECES = "bwps"
 FIELDS = (*SPACY_FIELDS, WORD_PIECES)
 LOOKUP = "lookup"  # spaCy's English tokenizer with the lemma table of spacy-lookups-data: no model needed
-MAX_VOCABULARY = 5_000_000  # while a collection is counted, three fields with twice as many strings take some 5 GB
+MAX_VOCABULARY = 5_000_000  # while a collection is counted, three fields with twice as many strings take some 3 GB
 MAX_STRINGS = 400_000  # a spaCy pipeline never forgets a string; beyond this it is replaced, so that memory stays flat
 
 

@@ -267,6 +267,7 @@ def test_a_second_run_builds_nothing(small_folder: Path, small_cache: Path, caps
     ("change", "new"),
     [
         ({"max_doc_tokens": 5}, "fields-word fields-bwps index candidates-bm25 negatives"),
+        ({"max_vocabulary": 30}, "fields-word index candidates-bm25 negatives"),
         ({"k1": 0.9}, "index candidates-bm25 negatives"),
         ({"b": 0.4}, "index candidates-bm25 negatives"),
         ({"depth": 7}, "candidates-bm25"),

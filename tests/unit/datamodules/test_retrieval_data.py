@@ -233,6 +233,7 @@ def test_missing_paths_are_one_clear_line(small_folder: Path, tmp_path: Path) ->
         ("depth", 0),
         ("depth", -1),
         ("max_doc_tokens", 0),
+        ("max_vocabulary", 0),
         ("k1", -0.5),
         ("b", 1.5),
         ("workers", -1),

@@ -34,12 +34,13 @@ def test_the_evidence_of_the_network_adds_up_to_its_score(kind: type[NeuralModel
     ranker = kind(embedding=8, projection=4, hidden=[6, 4], start=0.1, p_self=0.3)
     ranker.build([f"w{i}" for i in range(SIZE)])
     ranker.eval()
-    batch = batch_of([[1, 2, 3, 2], [], [5]], [2, 2, 7, -1], tmp_path)
+    batch = batch_of([[1, 2, 3, 2], [], [5], [-1, 2, -1]], [2, 2, 7, -1], tmp_path)
     evidence = ranker.evidence(batch)
     assert [document.score for document in evidence] == pytest.approx(ranker.score(batch).tolist(), abs=1e-6)
     assert evidence[0].shares[0, 1] == evidence[0].shares[0, 3] == pytest.approx(0.3 / 4)  # T(t|t) = p_self, twice
     assert evidence[1].floor == pytest.approx(np.full(4, 1e-8))
     assert (evidence[0].shares[3] == 0).all()  # an unknown word
+    assert (evidence[3].shares[:, [0, 2]] == 0).all() and evidence[3].shares[0, 1] == pytest.approx(0.3 / 3)
 
 
 def test_without_p_self_an_exact_match_has_the_networks_own_probability(tmp_path: Any) -> None:
