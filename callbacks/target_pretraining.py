@@ -253,7 +253,7 @@ class PretrainedEncoder(L.LightningModule):
         groups = [{"params": group, "lr": rate} for group, rate in rates if group]
         optimizer = adamw(self, groups, self.learning_rate, WEIGHT_DECAY)
         total = int(self.trainer.estimated_stepping_batches)
-        rate = LambdaLR(optimizer, lambda step: rate_factor(step, total, total, WARMUP, 1.0, 1 - WARMUP))
+        rate = LambdaLR(optimizer, lambda step: rate_factor(step, total, total, WARMUP, 1.0))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 
     def save(self, folder: Path) -> None:
