@@ -7,7 +7,8 @@ none) start at random and learn at `NEW_HEADS` times the rate; otherwise they wo
 training.
 
     cache/<data>/<fingerprint>/pretrained-<hash>/            the encoder, its tokenizer, pretraining.json
-                               .pretrained-<hash>.training/  last.ckpt while it runs or after an interruption
+                               .pretrained-<hash>.training/  <parts of a step>-parts/last.ckpt while it runs or after
+                                                             an interruption
 
 All rankers on the same data and backbone start from the same folder: the first one makes it.
 """
@@ -111,6 +112,7 @@ class EncoderPretraining(L.Callback):
             raise UserError("--model.pretrain: the collection is too small to hold out texts for measuring")
         all_sequences = pairs.order(0)
         sequences, parts = all_sequences[: self.sequences], -(-self.batch_size // (AT_ONCE * outer.world_size))
+        checkpoints = checkpoints / f"{parts}-parts"  # Lightning counts parts: with others it would resume elsewhere
         module, cpu = PretrainedEncoder(ranker.backbone, self.learning_rate), outer.strategy.root_device.type == "cpu"
         inner = L.Trainer(
             accelerator="cpu" if cpu else "gpu", devices=outer.num_devices if cpu else outer.device_ids,
@@ -253,7 +255,7 @@ class PretrainedEncoder(L.LightningModule):
         groups = [{"params": group, "lr": rate} for group, rate in rates if group]
         optimizer = adamw(self, groups, self.learning_rate, WEIGHT_DECAY)
         total = int(self.trainer.estimated_stepping_batches)
-        rate = LambdaLR(optimizer, lambda step: rate_factor(step, total, total, WARMUP, 1.0, 1 - WARMUP))
+        rate = LambdaLR(optimizer, lambda step: rate_factor(step, total, total, WARMUP, 1.0))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 
     def save(self, folder: Path) -> None:

@@ -20,6 +20,7 @@ from lexical.ranking.fusion import fuse, learn_weights
 from lexical.ranking.order import RankedTask, top_candidates, two_stage_scores
 from lexical.terminal import detail
 from lightning_modules.ranker import Ranker, require_settings
+from lightning_modules.strategy import UnwrappedStrategy
 from lightning_modules.trained import dependency_folder, load_ranker
 
 FIRST, SECOND = "first_weights", "second_weights"
@@ -155,6 +156,9 @@ class Leaderboard(LeaderboardTraditional):
         self.sampled = self.reranker.sampled
         if self.asked_precision is not None:
             self.reranker.use_precision(self.asked_precision)
+
+    def default_strategy(self, processes: int) -> Any:
+        return UnwrappedStrategy() if processes > 1 else "auto"
 
     def setup(self, stage: str) -> None:
         super().setup(stage)

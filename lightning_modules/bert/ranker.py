@@ -104,7 +104,7 @@ class BertRanker(NeuralRanker):
         pretrain_sequences: sequences of 128 pieces that it sees then, at most; as many as the collection fills when
             null: 39 million on MS MARCO.
         pretrain_batch_size: sequences per optimiser step of the pretraining, over all processes.
-        pretrain_rate: its base rate, BERT's own for 256 sequences; after the warm-up it falls linearly to zero.
+        pretrain_rate: its base rate, BERT's own for 256 sequences; constant after a warm-up of a tenth of the steps.
         frozen_layers: hidden layers, from the bottom, that keep their weights, and the embeddings with them; with 0
             everything is trained.
         encoder_dropout: of the encoder in training; the backbone's own when not given.

@@ -13,7 +13,6 @@ from typing import Any, cast
 import numba
 import torch
 import torch.distributed as dist
-from lightning.pytorch.strategies import DDPStrategy
 
 from lexical.batches import BitextBatch, DataNeeds
 from lexical.errors import UserError, require
@@ -24,6 +23,7 @@ from lexical.model1.tuning import THRESHOLDS
 from lexical.terminal import detail, say
 from lightning_modules.model1.translation_ranker import ChosenTable, TranslationRanker, found_settings
 from lightning_modules.ranker import require_settings
+from lightning_modules.strategy import UnwrappedStrategy
 
 LOG_STEPS_PER_FIELD = 1000  # trials of different fields are logged at different steps
 
@@ -74,7 +74,7 @@ class Model1(TranslationRanker):
         return DataNeeds((self.field,), "bitext", self.rerank_depth, train_fields=self.fields, bitext=self.bitext)
 
     def default_strategy(self, processes: int) -> Any:
-        return CountingStrategy(process_group_backend="gloo") if processes > 1 else "auto"
+        return UnwrappedStrategy(process_group_backend="gloo") if processes > 1 else "auto"
 
     def on_fit_start(self) -> None:
         self.em, self.tables, self.chosen = {}, [], None
@@ -136,13 +136,6 @@ class Model1(TranslationRanker):
 
 
 # --- several processes that count together
-
-
-class CountingStrategy(DDPStrategy):
-    """Lightning's DDP for a module without gradients: processes are started and joined, nothing is wrapped."""
-
-    def configure_ddp(self) -> None:
-        """torch's DistributedDataParallel refuses a module without parameters, and there is nothing for it to do."""
 
 
 def sum_over_ranks(em: Model1EM) -> None:

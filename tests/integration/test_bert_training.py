@@ -128,7 +128,13 @@ def test_two_processes_train_test_and_pretrain_as_one(
     one = trainer_in(tmp_path / "one")
     one.fit(BertRanker(**settings), data)
     one.save_checkpoint(tmp_path / "one" / "ranker.ckpt")
-    pretraining = {**settings, "pretrain": True, "pretrain_sequences": 65, "train_queries": 16}
+    pretraining = {
+        **settings,
+        "pretrain": True,
+        "pretrain_sequences": 65,
+        "pretrain_batch_size": 32,
+        "train_queries": 16,
+    }
     run_in_processes(
         texts=str(small_folder), cache=str(work / "cache"), devices=2,
         fits={str(tmp_path / "two"): settings, str(tmp_path / "pretrained"): pretraining},

@@ -192,6 +192,28 @@ def test_a_second_ranker_that_is_not_sampled_is_learned_and_measured_on_everythi
     assert {result.query_set for result in results if result.model == "leaderboard"} == {"test", "test_cpu"}
 
 
+def test_two_processes_learn_and_measure_the_run_of_one(trained: Trained) -> None:
+    """Both score their shares of what the second ranker scores again, in learning the second fusion and in testing."""
+    output, devices = trained.copy("two"), ["--trainer.accelerator=cpu", "--trainer.devices=2"]
+    one, two = (trained.folder("leaderboard", name) for name in (OUT, output))
+    shutil.rmtree(two.path)
+    for script, arguments in (
+        ("train.py", ["--model", "leaderboard", "--model.reranked", str(RERANKED), *devices]),
+        ("evaluate.py", ["--models", "leaderboard", *devices]),
+    ):
+        process = trained.place.process(output, *arguments, script=script)
+        printed, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, printed
+    two = trained.folder("leaderboard", output)
+    of_one, of_two = (
+        {stage: {**values, "seconds": None} for stage, values in read_json(run.fusion).items()} for run in (one, two)
+    )
+    assert of_two == of_one
+    run = two.run("test_cpu", alone=False)
+    assert run.read_bytes() == one.run("test_cpu", alone=False).read_bytes()
+    assert read_json(two.evaluation)["results"][0]["device"] == "2 x cpu"
+
+
 # --- parts
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -33,8 +35,6 @@ from tests.fixtures.bert_training import SMALL, logged, open_data, trainer_in
 from tests.fixtures.tiny_bert import with_packaged_tokenizer, write_tiny_bert, write_tiny_tokenizer
 
 TOKENS = PretrainingTokens(cls=2, sep=3, pad=0, mask=4, ends=(5,), pieces=1000)
-
-STEPS = 300
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -69,7 +69,9 @@ def test_a_sequence_has_the_form_that_bert_reads() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(batch, again, strict=True))  # of seed, epoch and sequence only
     assert not np.array_equal(batch.tokens, pairs.batch(1, chosen).tokens)
     parts_a: list[list[int]] = []
-    for tokens, types, mask, labels, follows in zip(*batch, strict=True):
+    rows = batch.tokens, batch.types, batch.mask, batch.labels, batch.follows
+    assert np.array_equal(batch.hidden_at, np.flatnonzero(batch.labels != NOT_HIDDEN))
+    for tokens, types, mask, labels, follows in zip(*rows, strict=True):
         size = int(mask.sum())
         assert (tokens[size:] == 0).all() and (labels[size:] == NOT_HIDDEN).all() and size <= 32
         whole = np.where(labels == NOT_HIDDEN, tokens, labels)[:size]
@@ -142,12 +144,38 @@ def test_a_vocabulary_without_a_mask_gets_one_clear_line() -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 9))
-def test_every_sequence_of_a_batch_belongs_to_one_process(count: int, processes: int) -> None:
+def test_every_sequence_of_a_batch_is_in_one_share(count: int, processes: int) -> None:
     members = np.arange(count)
     shares = [share_of(members, rank, processes).tolist() for rank in range(processes)]
     assert all(shares) and {member for share in shares for member in share} == set(range(count))
     assert count < 2 * processes or sum(map(len, shares)) == count
     assert count < 2 * processes or all(share[0] % 2 == 0 for share in shares)  # the two of a span together
+
+
+@pytest.mark.parametrize(("processes", "parts"), [(1, 1), (1, 4), (4, 1), (2, 3)])
+def test_processes_and_their_parts_share_the_sequences_of_a_step(processes: int, parts: int) -> None:
+    """64 sequences in steps of 24: the last step has 16."""
+    pairs = SentencePairs(documents_of([60] * 200), TOKENS, 32)
+    sequences, shown = pairs.order(0)[:64], []
+    for rank in range(processes):
+        trainer: Any = SimpleNamespace(global_rank=rank, world_size=processes, accumulate_grad_batches=parts)
+        loader = training_batches(trainer, pairs, sequences, 24)
+        assert len(loader) == 3 * parts
+        shown.append([loader.make(0, number).labels for number in range(len(loader))])
+    for step, expected in enumerate((24, 24, 16)):
+        shares = [len(labels) for batches in shown for labels in batches[step * parts : (step + 1) * parts]]
+        assert sum(shares) == expected and max(shares) - min(shares) <= 2
+    first = {row.tobytes() for batches in shown for labels in batches[:parts] for row in _padded(labels)}
+    assert first == {row.tobytes() for row in _padded(pairs.batch(0, sequences[:24]).labels)}
+
+
+def _padded(labels: np.ndarray) -> np.ndarray:
+    return np.pad(labels, ((0, 0), (0, 32 - labels.shape[1])), constant_values=NOT_HIDDEN)
+
+
+def test_the_defaults_are_two_million_sequences_in_steps_of_256() -> None:
+    hparams = BertRanker(pretrain=True).hparams
+    assert (hparams["pretrain_sequences"], hparams["pretrain_batch_size"]) == (2_000_000, 256)
 
 
 # --- training
@@ -219,7 +247,8 @@ def test_the_packaged_encoder_learns_the_docstrings(tmp_path: Path) -> None:
 
 def new_ranker(backbone: str, **settings: Any) -> BertRanker:
     """A rate of almost nothing: the encoder stays the one that training has started from."""
-    settings = {**SMALL, "train_queries": 16, "learning_rate": 1e-30, "pretrain_rate": 1e-3, **settings}
+    rates = {"learning_rate": 1e-30, "pretrain_rate": 1e-3}
+    settings = {**SMALL, **rates, "train_queries": 16, "pretrain_batch_size": 32, **settings}
     return BertRanker(backbone=backbone, pretrain=True, **settings)
 
 
@@ -233,8 +262,11 @@ def encoder_weights(ranker: BertRanker) -> dict[str, torch.Tensor]:
 
 
 def test_a_ranker_starts_from_the_pretrained_encoder_and_the_next_one_shares_it(
-    data: Folder, work: Path, backbone: str, capfd: pytest.CaptureFixture[str]
+    data: Folder, work: Path, backbone: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("callbacks.target_pretraining.UNTIMED", 1)
+    monkeypatch.setattr("callbacks.target_pretraining.TIMED", 1)
+    monkeypatch.setattr("callbacks.target_pretraining.AT_ONCE", 16)  # two parts a step
     first = new_ranker(backbone, pretrain_sequences=96)
     trainer_in(work / "first").fit(first, data)
     folder = pretrained_folder(work / "cache")
@@ -248,7 +280,12 @@ def test_a_ranker_starts_from_the_pretrained_encoder_and_the_next_one_shares_it(
     assert report["sequences"] == 96 and report["steps"] == 3
     assert len(logged(work / "first", "pretrain/held_out_masked_loss")) == 1
     assert not list(folder.parent.glob(".pretrained-*.training"))
-    assert "pretrained on 96 sequences: masked_loss" in capfd.readouterr().err
+    output = capfd.readouterr().err
+    plan = r"96 sequences of 128 pieces \((\d+)% of the collection\), 3 steps of 32, on 1 x cpu in 32-true\n"
+    (share,) = re.findall(plan, output)
+    assert 0 < int(share) < 100
+    assert re.search(plan + r".*\n?1 more steps at \d+\.\d\d s: about 0 min\n", output)
+    assert "pretrained on 96 sequences: masked_loss" in output
 
     before = (folder / "model.safetensors").stat().st_mtime_ns
     second = new_ranker(backbone, head="model1", pretrain_sequences=96)
