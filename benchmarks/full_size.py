@@ -20,7 +20,7 @@ The steps are the project's own, each in a process of its own:
 A smaller size has fewer training queries in proportion, and 20,000 others as long as there are 880,000 texts.
 
 A step that is done is recorded in DIR/SIZE/steps.json and not repeated. Ctrl-C ends the running step; the same command
-continues with it. Full size takes many hours and up to 50 GB of disk.
+repeats it from its beginning and continues. Full size takes many hours and up to 50 GB of disk.
 
 Memory is the peak of a step's processes together, sampled twice a second, with shared pages counted once. Pages of
 mapped files are reported apart: the system gives them up when it needs memory. CPU seconds are those of all processes,
@@ -242,7 +242,7 @@ class Steps:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.file = self.folder / "steps.json"
         settings = {"texts": size.texts, "kind": size.kind.name, "seed": size.seed, **size.queries}
-        self.record: dict[str, Any] = {"settings": settings, "steps": {}}
+        self.record: dict[str, Any] = {"settings": settings, "steps": {}, "files": []}
         if self.file.is_file():
             self.record = read_json(self.file, f"remove {self.folder}")
             if self.record["settings"] != settings:
@@ -271,8 +271,18 @@ class Steps:
         for name, arguments in self.commands().items():
             if name not in self.record["steps"]:
                 say(f"{self.size.texts:,} {self.size.kind.name}: {name}")
+                self.remove_leftovers()
                 self.record["steps"][name] = self._measured(name, arguments)
+                self.record["files"] = sorted(self._files())
                 write_json(self.file, self.record)
+
+    def remove_leftovers(self) -> None:
+        """Remove what an interrupted step has left: it would make the repeated step look faster than it is."""
+        for name in self._files() - {self.file.name, *self.record["files"]}:
+            (self.folder / name).unlink()
+
+    def _files(self) -> set[str]:
+        return {str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if not path.is_dir()}
 
     def _measured(self, name: str, arguments: list[str]) -> dict[str, float]:
         log, disk, started = self.folder / f"{name}.log", used_disk(self.folder), time.perf_counter()
@@ -426,7 +436,11 @@ def compare(sizes: Sequence[Size], folder: Path, results: Path) -> None:
         small.run()
         large.run()
     finally:
-        measured = {steps.folder.name: steps.record for steps in (small, large) if steps.record["steps"]}
+        measured = {
+            steps.folder.name: {key: steps.record[key] for key in ("settings", "steps")}
+            for steps in (small, large)
+            if steps.record["steps"]
+        }
         earlier = read_json(results, "remove it") if results.is_file() else {}
         write_json(results, {**earlier, **measured})
         print(table(small, large))

@@ -30,6 +30,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.full_size import tree_memory
+
 TIME_BOUND, MEMORY_BOUND = 1.20, 1.5
 WARM = 10_000  # enough for worker processes to be started
 COMMON_WORDS = 5_000
@@ -135,7 +137,7 @@ def measured(stage: str, folder: Path, cache: Path, workers: int) -> tuple[float
     def watch() -> None:
         nonlocal peak
         while not done.wait(0.05):
-            peak = max(peak, tree_memory(process.pid or 0))
+            peak = max(peak, tree_memory(process.pid or 0)[1])
 
     started = time.perf_counter()
     process.start()
@@ -147,21 +149,6 @@ def measured(stage: str, folder: Path, cache: Path, workers: int) -> tuple[float
     if process.exitcode != 0:
         raise SystemExit(f"stage {stage} failed with exit code {process.exitcode}")
     return time.perf_counter() - started, peak / 2**20
-
-
-def tree_memory(pid: int) -> int:
-    """Return the resident bytes of a process and its descendants; shared pages are counted once (PSS)."""
-    total = 0
-    try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                total += int(line.split()[1]) * 1024
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in (task / "children").read_text().split():
-                total += tree_memory(int(child))
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        pass  # it ended meanwhile
-    return total
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks import full_size
+from lexical.errors import UserError
 from tests import ROOT
 
 
@@ -88,6 +89,21 @@ def test_made_up_documents_have_four_columns(tmp_path: Path) -> None:
     lines = lines_of(files, "collection.tsv")
     assert len(lines) == 300 and {len(line) for line in lines} == {4}
     assert np.mean([len(body.split()) for *_, body in lines]) == pytest.approx(1040, rel=0.2)
+
+
+def test_an_interrupted_step_is_repeated_from_its_beginning(tmp_path: Path) -> None:
+    """What a complete step has written stays, what an interrupted one has left is removed."""
+    size = full_size.Size(full_size.PASSAGE, 10_000, 1)
+    steps = full_size.Steps(size, tmp_path)
+    (steps.folder / "data").mkdir()
+    for name in ("collection.tsv", "half.tsv"):
+        (steps.folder / "data" / name).write_text("text")
+    steps.record["files"] = ["data/collection.tsv"]
+    full_size.write_json(steps.file, steps.record)
+    full_size.Steps(size, tmp_path).remove_leftovers()
+    assert [path.name for path in sorted(steps.folder.rglob("*"))] == ["data", "collection.tsv", "steps.json"]
+    with pytest.raises(UserError, match="was made with other settings"):
+        full_size.Steps(size._replace(seed=2), tmp_path)
 
 
 @pytest.mark.slow
