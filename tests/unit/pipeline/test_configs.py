@@ -32,6 +32,15 @@ def test_em_leaves_out_tokens_of_one_document_on_small_collections_only(data: st
         assert model.target(**model.settings).bitext.min_documents == documents
 
 
+@pytest.mark.parametrize("data", ["msmarco_passage", "msmarco_doc", "folder", "pydocs_passage", "pydocs_doc"])
+def test_an_exact_match_in_200_tokens_outweighs_all_others_where_the_cosine_starts(data: str) -> None:
+    """Any other T(q|d) starts at about (1 - p_self) / 2, which a document of any length adds to P(q|D)."""
+    model = resolve(["--model", "nn_model1_cosine", "--data", data]).model
+    assert model is not None
+    p_self = model.target(**model.settings).p_self
+    assert p_self / 200 > (1 - p_self) / 2
+
+
 @pytest.mark.parametrize("profile", [None, *names("profile")])
 @pytest.mark.parametrize("processes", [1, 2, 4, 8])
 def test_every_row_shares_its_batch_among_the_processes(profile: str | None, processes: int) -> None:
