@@ -87,7 +87,8 @@ class NeuralRanker(Ranker):
         self.checkpoint_steps = checkpoint_steps
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "1"))  # of L.seed_everything
         self.vocabulary: list[str] | None = None  # tokens that the network is built for
-        self._validated: list[np.ndarray] = []  # scores of the validation that runs
+        self._validated: list[np.ndarray] = []  # scores of the last validation, after so many optimiser steps:
+        self._validated_at = 0
         self._of_best_epoch: list[np.ndarray] = []
         self.validation_mrr = BestMean(len(TRIAL_WEIGHTS) if fused else 1)
         self._threads = torch.get_num_threads()
@@ -221,11 +222,18 @@ class NeuralRanker(Ranker):
     def _best_checkpoint(self) -> BestCheckpoint | None:
         return next((each for each in self.trainer.checkpoint_callbacks if isinstance(each, BestCheckpoint)), None)
 
+    def _keep_scores(self) -> None:
+        """Keep the scores of the last validation if best.ckpt, which is saved after it, has their weights."""
+        best = self._best_checkpoint()
+        if best is not None and self._validated and best._last_global_step_saved == self._validated_at:
+            self._of_best_epoch = self._validated
+
     def on_train_start(self) -> None:
-        self._of_best_epoch = []
+        self._validated, self._of_best_epoch = [], []
 
     def on_train_end(self) -> None:
         """Return to the weights of the best epoch; add what is learned with them, such as the fusion, to its file."""
+        self._keep_scores()
         saved = self._best_checkpoint()
         if saved is None or not saved.best_model_path:
             self._of_best_epoch = []  # the weights are those of the last step
@@ -240,7 +248,7 @@ class NeuralRanker(Ranker):
             beside = best.with_name(f".{best.name}.writing")
             torch.save(checkpoint, beside)
             beside.replace(best)
-        self._of_best_epoch = []
+        self._validated, self._of_best_epoch = [], []
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
@@ -270,7 +278,8 @@ class NeuralRanker(Ranker):
     # --- validation
 
     def on_validation_start(self) -> None:
-        self._validated = []
+        self._keep_scores()
+        self._validated, self._validated_at = [], self.trainer.global_step
 
     def validation_step(self, batch: ValidationBatch, batch_idx: int) -> None:  # type: ignore[override]  # noqa: ARG002
         """Measure the queries of this process; torchmetrics sums over all processes."""
@@ -282,11 +291,6 @@ class NeuralRanker(Ranker):
         self.log("val/mrr", self.validation_mrr, prog_bar=True)
 
     def on_validation_end(self) -> None:
-        """Keep the scores of the best epoch, which best.ckpt has just got."""
-        best = self._best_checkpoint()
-        if best is not None and best._last_global_step_saved == self.trainer.global_step:
-            self._of_best_epoch = self._validated
-        self._validated = []
         torch.set_num_threads(self._threads)  # numba's kernels may have changed OpenMP's; it would change the rounding
 
 

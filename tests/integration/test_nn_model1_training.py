@@ -168,7 +168,7 @@ def test_the_best_epoch_is_not_scored_again(place: Place, tmp_path: Path) -> Non
 
     ranker = Counted(embedding=12, projection=8, hidden=[8, 6], margin=8.0, start=0.003, export_threshold=None)
     data = place.opened()
-    place.trainer(max_epochs=3, default_root_dir=tmp_path).fit(ranker, data)
+    place.trainer(max_epochs=3, num_sanity_val_steps=0, default_root_dir=tmp_path).fit(ranker, data)
     assert (scored.count(60), scored.count(30)) == (3, 1)
     ranker.eval()
     (batch,) = data.evaluation_batches("development", ranker.needs())
