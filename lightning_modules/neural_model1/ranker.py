@@ -40,6 +40,9 @@ from lightning_modules.ranker import require_settings
 class NeuralModel1(NeuralRanker):
     """Context-free neural Model 1.
 
+    The paper names neither `embedding`, `projection`, `dropout`, `p_self` nor `margin`: their defaults are those of the
+    authors' code. `hidden` is not published.
+
     Args:
         field: word, lemm, word_all or bwps.
         embedding: width of the token embeddings.
