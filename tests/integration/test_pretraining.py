@@ -284,7 +284,7 @@ def test_a_ranker_starts_from_the_pretrained_encoder_and_the_next_one_shares_it(
     plan = r"96 sequences of 128 pieces \((\d+)% of the collection\), 3 steps of 32, on 1 x cpu in 32-true\n"
     (share,) = re.findall(plan, output)
     assert 0 < int(share) < 100
-    assert re.search(plan + r".*\n?1 more steps at \d+\.\d\d s: about 0 min\n", output)
+    assert re.search(plan + r".*\n?1 more steps at \d+\.\d\d s: about 0 s\n", output)
     assert "pretrained on 96 sequences: masked_loss" in output
 
     before = (folder / "model.safetensors").stat().st_mtime_ns
