@@ -107,7 +107,7 @@ def our_step(ranker: BertRanker, optimizer: torch.optim.Optimizer, batches: list
     for batch in batches:
         inputs = ranker.collate(batch)
         padding.append(inputs.padding)
-        _, loss = ranker.hinge(ranker.transfer_batch_to_device(inputs, ranker.device, 0))
+        _, loss = ranker.losses(ranker.transfer_batch_to_device(inputs, ranker.device, 0))
         loss.backward()
     optimizer.step()
     return median(padding)

@@ -237,7 +237,7 @@ class Preparation:
         if self.settings.candidates is not None:
             return self.ranked_task(DEVELOPMENT, self.settings.depth)
         folder = self._retrieved_folder(BM25, BM25Parameters(), (DEVELOPMENT,))
-        return self._task(DEVELOPMENT, open_candidates(folder, DEVELOPMENT).candidates)
+        return self.judged(DEVELOPMENT, open_candidates(folder, DEVELOPMENT).candidates)
 
     @cache  # noqa: B019
     def index_folder(self, bm25: BM25Parameters) -> Path:
@@ -363,7 +363,7 @@ class Preparation:
         """Return the `depth` best candidates of every query, with what is needed to judge a ranking of them."""
         queries = self.query_set(query_set)
         depth = min(depth, SAMPLES[query_set].depth) if query_set in SAMPLES else depth
-        return self._task(query_set, queries.select(self.candidates(queries.name).candidates.head(depth)))
+        return self.judged(query_set, queries.select(self.candidates(queries.name).candidates.head(depth)))
 
     def depth(self, query_set: str) -> int:
         """Return the largest number of candidates of a query: as configured, or the longest list of an external run."""
@@ -373,12 +373,41 @@ class Preparation:
             return self.settings.depth
         return int(self.candidates(query_set).candidates.lengths().max())
 
-    def _task(self, query_set: str, candidates: Ragged) -> RankedTask:
+    def judged(self, query_set: str, candidates: Ragged) -> RankedTask:
+        """Return candidates of the queries of a set, with what is needed to judge a ranking of them."""
         documents, relevant = len(self.collection), self.query_set(query_set).relevant
         judged, pairs = (rows.row_numbers() * documents + rows.values for rows in (relevant, candidates))
         return RankedTask(candidates, np.asarray(self.collection.id_order), np.isin(pairs, judged))
 
     # --- training documents
+
+    def training_candidates(self, depth: int) -> CandidateSet:
+        """Return the `depth` best documents of every query of train_modeling."""
+        folder = self._training_folder(depth)
+        offsets, rows, scores = (map_array(folder / f"{part}.npy") for part in ("offsets", "rows", "scores"))
+        return CandidateSet(Ragged(offsets, rows), scores)
+
+    @cache  # noqa: B019
+    def _training_folder(self, depth: int) -> Path:
+        first_stage, external = self.settings.first_stage, self.settings.candidates is not None
+
+        def build(folder: Path) -> None:
+            if external:
+                candidates, scores = self.candidates(TRAIN_MODELING)
+                kept = candidates.positions() < depth
+                candidates, scores = candidates.select(kept), scores[kept]
+            else:
+                ((_, retrieved),) = self._retrieve(first_stage, self.first_stage_parameters, [TRAIN_MODELING], depth)
+                candidates, scores = retrieved[first_stage]
+            np.save(folder / "offsets.npy", candidates.offsets)
+            np.save(folder / "rows.npy", candidates.values.astype(np.int32))
+            np.save(folder / "scores.npy", scores.astype(np.float32))
+
+        indexes = None if external else self._indexes(first_stage, self.first_stage_parameters)
+        return self._step(
+            "training", "candidates of the training queries", build, CANDIDATE_CODE, depth=depth,
+            source=self.candidate_folder(TRAIN_MODELING).name if external else indexes,
+        )  # fmt: skip
 
     def negatives(self, depth: int = NEGATIVES_FROM) -> np.ndarray:
         """Return (train_modeling queries, 20) document rows drawn from the `depth` best candidates without the relevant

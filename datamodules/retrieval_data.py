@@ -43,12 +43,13 @@ from lexical.batches import (
     FusionBatch,
     JointBatch,
     RankingBatch,
+    TrainingQueries,
     ValidationBatch,
 )
 from lexical.bm25 import normalised_bm25
 from lexical.errors import UserError
 from lexical.index.ragged import Ragged
-from lexical.model1.bitext import largest_block
+from lexical.model1.bitext import BitextOptions, largest_block
 from lexical.ranking.order import RankedTask
 
 QUERIES_PER_RANKING_BATCH = 1024  # the more, the more query tokens they share; their T(q|d) are computed once
@@ -97,7 +98,9 @@ class RetrievalData(L.LightningDataModule):
             self.sequences(field)
         for query_set in self.prepared.ranked_sets:
             self.prepared.candidates(query_set)
-        if needs and needs.pairs:
+        if needs and needs.training_depth:
+            self.prepared.training_candidates(needs.training_depth)
+        elif needs and needs.pairs:
             self.prepared.negatives(needs.pairs.negatives_from)
 
     def train_dataloader(self) -> Any:
@@ -162,6 +165,18 @@ class RetrievalData(L.LightningDataModule):
         task = self.ranked_task(DEVELOPMENT, depth)
         return [self._development_batch(field, task) for field in fields]
 
+    def training_queries(self, field: str, depth: int) -> TrainingQueries:
+        """Return all training queries with the `depth` best candidates of the first stage."""
+        prepared = self.prepared
+        task = prepared.judged(TRAIN_MODELING, prepared.training_candidates(depth).candidates)
+        first_stage = self.score_first_stage(self._first_stage_batch(TRAIN_MODELING, task.candidates))
+        tokens = prepared.query_tokens(TRAIN_MODELING, field)
+        return TrainingQueries(prepared.field(field).forward, tokens, task.candidates, first_stage, task.relevant)
+
+    def bitext(self, field: str, options: BitextOptions, queries: np.ndarray | None = None) -> BitextBlocks:
+        """Return the bitext of the training queries (of these rows only), block by block."""
+        return BitextBlocks(self.prepared, field, options, (0, 1), largest_block(), queries)
+
     def evaluation_batches(self, query_set: str, needs: DataNeeds) -> list[EvaluationBatch]:
         """Return a judged query set, batch by batch; its sample for rankers that are measured on samples."""
         name = SAMPLE_OF.get(query_set, query_set) if needs.sampled else query_set
@@ -206,15 +221,21 @@ class RetrievalData(L.LightningDataModule):
         depth, relevant = options.negatives_from, self.query_set(TRAIN_MODELING).relevant
         if options.retrieved_only:
             relevant = prepared.retrieved_relevant(depth)
+        negatives = prepared.negatives(depth) if options.mined is None else options.mined.padded(-1)
         pairs = TrainingPairs(
             prepared.field(field).forward, prepared.query_tokens(TRAIN_MODELING, field), relevant,
-            prepared.negatives(depth), options, self._process, self.sequences(field),
+            negatives, options, self._process, self.sequences(field),
         )  # fmt: skip
+
+        def make(epoch: int, number: int) -> Any:
+            batch = pairs.batch(epoch, number)
+            first = self._first_stage_batch(TRAIN_MODELING, batch.candidates, batch.rows)
+            return options.collate(batch._replace(first_stage=self.score_first_stage(first)))
 
         def position() -> tuple[int, int]:
             return trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
-        return EpochLoader(lambda epoch, number: options.collate(pairs.batch(epoch, number)), len(pairs), position)
+        return EpochLoader(make, len(pairs), position)
 
     def validation_batches(self, needs: DataNeeds, process: tuple[int, int] = (0, 1)) -> list[ValidationBatch]:
         """Return the development queries of this process; every query belongs to exactly one process."""
@@ -236,11 +257,8 @@ class RetrievalData(L.LightningDataModule):
         return batches
 
     def _development_batch(self, field: str, task: RankedTask) -> DevelopmentBatch:
-        prepared, first_field = self.prepared, self.prepared.settings.first_stage_field
-        queries = prepared.query_tokens(DEVELOPMENT, first_field)
-        first_stage = self.score_first_stage(
-            RankingBatch(prepared.field(first_field).forward, queries, task.candidates)
-        )
+        prepared = self.prepared
+        first_stage = self.score_first_stage(self._first_stage_batch(DEVELOPMENT, task.candidates))
         forward, queries = prepared.field(field).forward, prepared.query_tokens(DEVELOPMENT, field)
         return DevelopmentBatch(field, self.vocabulary(field), forward, queries, task, first_stage)
 
@@ -263,6 +281,13 @@ class RetrievalData(L.LightningDataModule):
 
     def first_stage_batches(self, query_set: str, depth: int) -> list[RankingBatch]:
         return self._ranking_batches(query_set, self.prepared.settings.first_stage_field, depth)
+
+    def _first_stage_batch(self, query_set: str, candidates: Ragged, rows: np.ndarray | None = None) -> RankingBatch:
+        """Return candidates of the queries of a set (of these rows only) in the field of the first stage."""
+        field = self.prepared.settings.first_stage_field
+        queries = self.prepared.query_tokens(query_set, field)
+        queries = queries if rows is None else queries.take(rows)
+        return RankingBatch(self.prepared.field(field).forward, queries, candidates)
 
     def score_first_stage(self, batch: RankingBatch) -> np.ndarray:
         return normalised_bm25(*batch[:3], self.prepared.first_stage_parameters)

@@ -28,8 +28,10 @@ class PairOptions(NamedTuple):
     parts: int  # batches of an optimiser step that one process computes one after the other
     collate: Callable[[RankingBatch], Any]  # converts a batch for the ranker; runs ahead in a thread
     queries: int | None = None  # training queries of an epoch, a fixed sample; None: all
+    negatives: int = 1  # non-relevant documents of a query and epoch
     negatives_from: int = 500  # the 20 negatives of a query are drawn from its best candidates, up to this rank
     retrieved_only: bool = False  # use only positives that are among those candidates
+    mined: Ragged | None = None  # (training queries) negatives to draw from instead; queries without any are left out
 
 
 class ValidationSample(NamedTuple):
@@ -47,13 +49,14 @@ class DataNeeds(NamedTuple):
         candidates   a `DevelopmentBatch` for each field, with the candidates of an untuned first stage
         development  a `DevelopmentBatch` for each field, with the candidates that will be re-ranked
         fusion       a `FusionBatch`; with `sampled` a second one, of a small sample
-        pairs        what `pairs.collate` returns for `RankingBatch`es of one positive and one negative a query
+        pairs        what `pairs.collate` returns for `RankingBatch`es of one positive and some negatives a query
     """
 
     fields: tuple[str, ...]  # to be scored: one, or several with `joint`
     train: TrainingData
     depth: int = 1000  # candidates of a query
     train_fields: tuple[str, ...] = ()  # to be trained on, if not `fields`
+    training_depth: int | None = None  # candidates of each training query, for `RankerData.training_queries`
     joint: bool = False  # batches hold all fields side by side (`JointBatch`)
     sampled: bool = False  # too slow for whole query sets: evaluate on fixed samples of them
     bitext: BitextOptions = DEFAULT_OPTIONS
@@ -82,6 +85,18 @@ class RankerData(Protocol):
 
     def evaluation_batches(self, query_set: str, needs: DataNeeds) -> list[EvaluationBatch]: ...
 
+    def training_queries(self, field: str, depth: int) -> TrainingQueries:
+        """Return all training queries with the `depth` best candidates of the first stage."""
+        ...
+
+    def bitext(self, field: str, options: BitextOptions, queries: np.ndarray | None = None) -> Sequence[BitextBatch]:
+        """Return the bitext of the training queries (of these rows only), block by block."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Return a hash that is equal for equal queries, documents and candidates."""
+        ...
+
 
 class RankingBatch(NamedTuple):
     """Queries whose candidates are to be scored; row i of `candidates` belongs to row i of `queries`."""
@@ -90,6 +105,8 @@ class RankingBatch(NamedTuple):
     queries: Ragged  # token ids of the field, -1 for unknown words
     candidates: Ragged  # document rows
     sequences: Ragged | None = None  # the documents' tokens in the order of the text, -1 for rare words
+    rows: np.ndarray | None = None  # (queries,) row of each query in its query set, in training batches
+    first_stage: np.ndarray | None = None  # (pairs,) normalised BM25 of the first stage, in training batches
 
     def pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield (query tokens, document tokens), both in the order of the text, for every candidate."""
@@ -108,6 +125,16 @@ class JointBatch(NamedTuple):
     @property
     def candidates(self) -> Ragged:
         return next(iter(self.fields.values())).candidates
+
+
+class TrainingQueries(NamedTuple):
+    """The training queries with the candidates of the first stage."""
+
+    forward: ForwardIndex
+    queries: Ragged  # token ids, -1 for unknown words
+    candidates: Ragged  # document rows, best first
+    first_stage: np.ndarray  # (pairs,) float32 normalised BM25
+    relevant: np.ndarray  # (pairs,) bool: the candidate is relevant to its query
 
 
 class EvaluationSet(NamedTuple):

@@ -179,14 +179,14 @@ class NeuralRanker(Ranker):
         return batch if mapped else to_tensors(batch, device)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ARG002
-        losses, loss = self.hinge(batch)
+        losses, loss = self.losses(batch)
         pairs = max(1, len(losses))  # the last batches of an epoch may be empty
         self.log("train/loss", losses.sum() / pairs, on_step=True, on_epoch=False, batch_size=pairs)
         self.log("train/active_pairs", (losses > 0).sum() / pairs, on_step=True, on_epoch=False, batch_size=pairs)
         self.log("train/learning_rate", current_rate(self), batch_size=pairs)
         return loss * self.trainer.accumulate_grad_batches * self.trainer.world_size
 
-    def hinge(self, batch: Any) -> tuple[Tensor, Tensor]:
+    def losses(self, batch: Any) -> tuple[Tensor, Tensor]:
         """Return (pairs,) losses without gradients, and their sum to learn from."""
         graphs = [F.relu(self.margin - scores[:, 0] + scores[:, 1]) for scores in self.pair_scores(batch)]
         losses = torch.cat([torch.zeros(0, device=self.device), *(graph.detach() for graph in graphs)])
@@ -200,13 +200,17 @@ class NeuralRanker(Ranker):
         """Make dropout a function of seed, epoch, batch and process: a resumed training drops the same units."""
         seed_batch(self.seed, self.current_epoch, batch_idx, self.global_rank)
 
+    def rate(self, step: int, total: int, per_epoch: int) -> float:
+        """Return what the base rates are multiplied by at an optimiser step."""
+        return rate_factor(step, total, per_epoch, self.warmup, self.epoch_decay, self.cooldown)
+
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer()
         total = int(self.trainer.estimated_stepping_batches)
         per_epoch = max(1, -(-int(self.trainer.num_training_batches) // self.trainer.accumulate_grad_batches))
 
         def factor(step: int) -> float:
-            return rate_factor(step, total, per_epoch, self.warmup, self.epoch_decay, self.cooldown)
+            return self.rate(step, total, per_epoch)
 
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"}}
 

@@ -13,15 +13,16 @@ from lexical.model1.bitext import BitextOptions, kept_tokens, make_bitext, query
 
 class BitextBlocks(Dataset[BitextBatch]):
     """Item i is a block of queries; rank r of n takes the queries r, r + n, ... of each block, so that all ranks have
-    equally many.
+    equally many; of these only the `chosen` ones where they are given.
 
     Nothing is stored: documents are memory-mapped, and cutting chunks takes less time than reading them would.
     """
 
     def __init__(
-        self, prepared: Preparation, field: str, options: BitextOptions, process: tuple[int, int], largest: int
-    ) -> None:
-        self.field, self.options, self.process = field, options, process
+        self, prepared: Preparation, field: str, options: BitextOptions, process: tuple[int, int], largest: int,
+        chosen: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        self.field, self.options, self.process, self.chosen = field, options, process, chosen
         tokens = prepared.field(field)
         self.documents, self.kept = tokens.sequences, kept_tokens(tokens.forward, options)
         self.queries = prepared.query_tokens(TRAIN_MODELING, field)
@@ -35,5 +36,7 @@ class BitextBlocks(Dataset[BitextBatch]):
         first, end = self.blocks[number]
         rank, processes = self.process
         rows = np.arange(first + rank, end, processes)
+        if self.chosen is not None:
+            rows = rows[np.isin(rows, self.chosen)]
         bitext = make_bitext(self.queries, self.documents, self.relevant, self.kept, rows, self.options)
         return BitextBatch(self.field, len(self.kept), bitext)

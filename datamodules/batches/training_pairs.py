@@ -1,4 +1,4 @@
-"""Training pairs: each epoch, for every training query one of its relevant documents and one of its sampled negatives.
+"""Training pairs: each epoch, for every training query one of its relevant documents and some of its negatives.
 
 The drawn documents are a pure function of seed, epoch and query; which process computes a pair, and in which part of an
 optimiser step, is a pure function of the epoch's order: workers, processes and a resumed training see the same pairs.
@@ -58,14 +58,17 @@ class TrainingPairs:
         members = self._order(epoch)[first : first + self.options.pairs_at_once].tolist()
         queries = ragged([self.queries.row(query) for query in members], np.int32)
         documents = ragged([self.draw(epoch, query) for query in members], np.int64)
-        return RankingBatch(self.forward, queries, documents, self.sequences)
+        return RankingBatch(self.forward, queries, documents, self.sequences, np.array(members, np.int64))
 
     def draw(self, epoch: int, query: int) -> list[int]:
-        """Return a relevant and a non-relevant document of the query."""
+        """Return a relevant document of the query and `options.negatives` non-relevant ones, fewer if it has fewer."""
         rng = np.random.default_rng([self.options.seed, epoch, query])
         relevant, negatives = self.relevant.row(query), self.negatives[query]
         negatives = negatives[negatives >= 0]
-        return [int(relevant[rng.integers(len(relevant))]), int(negatives[rng.integers(len(negatives))])]
+        positive = int(relevant[rng.integers(len(relevant))])
+        if self.options.negatives == 1:
+            return [positive, int(negatives[rng.integers(len(negatives))])]
+        return [positive, *rng.permutation(negatives)[: self.options.negatives].tolist()]
 
     @lru_cache(maxsize=1)  # noqa: B019 - one order is kept
     def _order(self, epoch: int) -> np.ndarray:

@@ -41,6 +41,12 @@ class Ragged(NamedTuple):
         offsets = self.offsets[first : end + 1]
         return Ragged(offsets - offsets[0], self.values[offsets[0] : offsets[-1]])
 
+    def padded(self, filler: int) -> np.ndarray:
+        """Return (rows, longest) values, `filler` behind the end of a row."""
+        matrix = np.full((self.rows, int(self.lengths().max(initial=0))), filler, self.values.dtype)
+        matrix[self.row_numbers(), self.positions()] = self.values
+        return matrix
+
     def take(self, rows: np.ndarray) -> Ragged:
         """Return these rows, in this order; a row may come again."""
         offsets = offsets_of(self.offsets[rows + 1] - self.offsets[rows])

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 from scipy.sparse import coo_matrix
 
 from lexical.index.ragged import Ragged
@@ -34,6 +35,10 @@ class TranslationTable(NamedTuple):
     @property
     def entries(self) -> int:
         return len(self.rows.values)
+
+    def lookup(self, query_tokens: np.ndarray, document_tokens: np.ndarray) -> np.ndarray:
+        """Return (pairs,) float32 T(q|d) of pairs of tokens, 0 where the table has no entry."""
+        return _lookup(*self.rows, self.probabilities, query_tokens, document_tokens)
 
 
 class Translations(NamedTuple):
@@ -95,3 +100,14 @@ def renumbered(
     keep = (q >= 0) & (d >= 0)
     entries = rows_of_entries(q[keep], d[keep], table.probabilities[keep], len(new_vocabulary))
     return TranslationTable(*entries), int((new >= 0).sum())
+
+
+@njit(cache=True, nogil=True)
+def _lookup(offsets, tokens, probabilities, query_tokens, document_tokens):  # type: ignore[no-untyped-def]
+    values = np.zeros(len(query_tokens), np.float32)
+    for i in range(len(query_tokens)):
+        first, end = offsets[query_tokens[i]], offsets[query_tokens[i] + 1]
+        k = first + np.searchsorted(tokens[first:end], document_tokens[i])
+        if k < end and tokens[k] == document_tokens[i]:
+            values[i] = probabilities[k]
+    return values

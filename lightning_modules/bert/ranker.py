@@ -277,7 +277,9 @@ class BertRanker(NeuralRanker):
     def needs(self) -> DataNeeds:
         queries, best = self.hparams["train_queries"], self.hparams["negatives_from"]
         shares = self.divide_batch(self.trainer.world_size)
-        pairs = PairOptions(self.seed, *shares, self.collate, queries, best, self.retrieved_only)
+        pairs = PairOptions(
+            self.seed, *shares, self.collate, queries, negatives_from=best, retrieved_only=self.retrieved_only
+        )
         validation = SMALL_VALIDATION if self.sampled else ValidationSample()
         fields, depth = (self.field,), self.rerank_depth
         return DataNeeds(fields, "pairs", depth, sampled=self.sampled, pairs=pairs, validation=validation)

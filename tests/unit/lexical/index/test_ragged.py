@@ -79,3 +79,8 @@ def test_take_returns_rows_in_any_order_and_again(rows: Rows, data: st.DataObjec
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=9))
     taken = ragged(rows, np.int32).take(np.array(chosen, np.int64))
     assert as_lists(taken) == [rows[row] for row in chosen] and taken.offsets.dtype == np.int64
+
+
+def test_rows_are_padded_to_the_longest() -> None:
+    assert ragged([[1, 2], [], [3]], np.int32).padded(-1).tolist() == [[1, 2], [-1, -1], [3, -1]]
+    assert ragged([[], []], np.int32).padded(-1).shape == (2, 0)

@@ -198,3 +198,9 @@ def test_a_large_table_equals_the_formula() -> None:
     dense = np.where(rng.random((300, 300)) < 0.1, rng.random((300, 300)) ** 6, 0)
     case = Case(dense, 0.01, 0.15)
     np.testing.assert_allclose(dense_table(made(case)), plain_table(*case), rtol=1e-6, atol=1e-9)
+
+
+def test_a_pair_is_looked_up_in_its_row() -> None:
+    table = TranslationTable(ragged([[1, 4], [], [0]], np.int32), np.array([0.25, 0.5, 0.125], np.float32))
+    q, d = np.array([0, 0, 0, 1, 2, 2]), np.array([1, 4, 2, 1, 0, 4])
+    assert table.lookup(q, d).tolist() == [0.25, 0.5, 0, 0, 0.125, 0]

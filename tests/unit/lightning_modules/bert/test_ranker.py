@@ -220,7 +220,7 @@ def test_training_pairs_have_the_scores_of_ranking_and_gradients_reach_all_weigh
     with torch.no_grad():
         scores = torch.cat(ranker.pair_scores(trainer_batch(ranker, batch)))
     np.testing.assert_allclose(scores.numpy().ravel(), ranker.score(batch), rtol=1e-4, atol=1e-5)
-    ranker.hinge(trainer_batch(ranker, batch))[1].backward()
+    ranker.losses(trainer_batch(ranker, batch))[1].backward()
     gradients = {name: weight.grad for name, weight in ranker.named_parameters()}
     assert not [name for name, gradient in gradients.items() if gradient is None or not gradient.isfinite().all()]
     assert any(gradient.any() for name, gradient in gradients.items() if "encoder." in name and gradient is not None)
@@ -241,7 +241,7 @@ def test_pairs_that_keep_their_margin_have_no_backward_pass_and_the_gradients_st
     for graph in graphs:
         graph.register_hook(lambda _: backward_passes.append(1))
     ranker.pair_scores = lambda _: graphs  # type: ignore[method-assign]
-    losses, loss = ranker.hinge(None)
+    losses, loss = ranker.losses(None)
     loss.backward()
     assert len(backward_passes) == 2 and int((losses > 0).sum()) == 2
     assert float(loss.detach()) == pytest.approx(float(losses.sum()))
@@ -255,7 +255,7 @@ def test_where_all_pairs_keep_their_margin_every_weight_has_a_gradient_of_zero(b
     ranker = tiny_ranker(backbone)
     ranker.margin = -100.0
     for batch, pairs in ((training_pairs(), 2), (batch_of([], [], []), 0)):
-        losses, loss = ranker.hinge(trainer_batch(ranker, batch))
+        losses, loss = ranker.losses(trainer_batch(ranker, batch))
         loss.backward()
         assert losses.shape == (pairs,) and float(loss.detach()) == 0.0
         assert all(weight.grad is not None and not weight.grad.any() for weight in ranker.parameters())
@@ -291,7 +291,7 @@ def test_frozen_layers_keep_their_weights_and_the_others_learn(backbone: Path, c
     for head in ("knrm", "model1"):
         ranker = tiny_ranker(backbone, head, frozen_layers=1, gradient_checkpointing=checkpointing)
         before = {name: weight.detach().clone() for name, weight in ranker.named_parameters()}
-        ranker.train().hinge(trainer_batch(ranker, training_pairs()))[1].backward()
+        ranker.train().losses(trainer_batch(ranker, training_pairs()))[1].backward()
         ranker.optimizer().step()
         unchanged = {name for name, weight in ranker.named_parameters() if torch.equal(weight, before[name])}
         frozen = {name for name in before if ".embeddings." in name or ".layer.0." in name}
