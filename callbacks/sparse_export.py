@@ -19,7 +19,7 @@ from lightning_modules.model1.translation_ranker import TABLE_FOLDER
 from lightning_modules.precision import float32_products
 
 if TYPE_CHECKING:
-    from lightning_modules.neural_model1.ranker import NeuralModel1
+    from lightning_modules.neural_model1.context_free import ContextFreeRanker
 
 ROWS_AT_ONCE = 512  # query tokens whose vectors are computed together
 
@@ -38,7 +38,7 @@ class SparseExport(L.Callback):
     def __init__(self, settings: ExportSettings) -> None:
         self.settings = settings
 
-    def on_fit_end(self, trainer: L.Trainer, pl_module: NeuralModel1) -> None:  # type: ignore[override]
+    def on_fit_end(self, trainer: L.Trainer, pl_module: ContextFreeRanker) -> None:  # type: ignore[override]
         if not trainer.is_global_zero:
             return
         pl_module.to(trainer.strategy.root_device)  # Lightning has moved it to the CPU
@@ -65,7 +65,7 @@ class ExportReport(NamedTuple):
 
 
 def export_table(
-    model: NeuralModel1, in_collection: np.ndarray, settings: ExportSettings, folder: Path
+    model: ContextFreeRanker, in_collection: np.ndarray, settings: ExportSettings, folder: Path
 ) -> ExportReport:
     """Write the table of `model` to `folder`. `in_collection`: (vocabulary,) bool, the tokens that occur there."""
     started, vocabulary = time.perf_counter(), model.vocabulary or []
@@ -89,9 +89,9 @@ def export_table(
         writer.finish(
             {
                 "field": model.field,
-                "source": {"ranker": "neural Model 1", "seed": model.seed, "checkpoint": model.fingerprint()},
+                "source": {"ranker": type(model).__name__, "seed": model.seed, "checkpoint": model.fingerprint()},
                 "parameters": {"threshold": settings.threshold, "p_self": model.p_self},
-                "scored_with": {"smoothing": 0.0, "floor": model.floor},
+                "scored_with": {"smoothing": model.smoothing, "floor": model.floor},
                 "export": {**settings._asdict(), "pairs": pairs, **shares},
             }
         )
@@ -99,7 +99,7 @@ def export_table(
     return ExportReport(entries, size, pairs, **shares, seconds=time.perf_counter() - started)
 
 
-def is_exported(model: NeuralModel1, settings: ExportSettings, meta: dict[str, Any]) -> bool:
+def is_exported(model: ContextFreeRanker, settings: ExportSettings, meta: dict[str, Any]) -> bool:
     """Return whether a table with this meta.json is the export of this very network with these settings."""
     same_settings = settings._asdict().items() <= meta.get("export", {}).items()
     return same_settings and meta["source"].get("checkpoint") == model.fingerprint()

@@ -16,6 +16,7 @@ _HOMES = {
     "Model1Table": "model1.given_table",
     "NeuralModel1": "neural_model1.ranker",
     "NeuralModel1Cosine": "neural_model1.ranker",
+    "NeuralModel1EM": "neural_model1.em_prior",
     "NeuralRanker": "neural_ranker",
     "Ranker": "ranker",
     "load_ranker": "trained",

@@ -1,7 +1,8 @@
 """The neural Model 1 exported to a sparse table and run by the CPU scorer, without any network.
 
-The table is an artifact of the trained network. It is written when `NeuralModel1` has been trained; here it is read, or
-exported again with other settings. As any table it is smoothed with lambda P(q|C); lambda is chosen on development.
+The table is an artifact of the trained network, `NeuralModel1` or `NeuralModel1EM`, and written when that has been
+trained; here it is read, or exported again with other settings. As any table it is smoothed with lambda P(q|C); lambda
+is chosen on development.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from lexical.model1.table_files import META, link_table, load_table, read_meta
 from lexical.model1.tuning import SMOOTHING_OF_EXPORT, TableSettings
 from lexical.terminal import detail
 from lightning_modules.model1.translation_ranker import TABLE_FOLDER, TranslationRanker
-from lightning_modules.neural_model1.ranker import NeuralModel1
+from lightning_modules.neural_model1.context_free import ContextFreeRanker
 from lightning_modules.ranker import require_settings
 from lightning_modules.trained import dependency_folder, load_ranker
 
 
 class ExportedModel1(TranslationRanker):
-    """A trained `NeuralModel1` as a sparse table.
+    """A trained context-free ranker as a sparse table.
 
     Args:
         network: the folder of its run, or the name of its row beside this one.
@@ -65,7 +66,7 @@ class ExportedModel1(TranslationRanker):
     def training_step(self, batch: DevelopmentBatch, batch_idx: int) -> None:  # noqa: ARG002
         run = dependency_folder(self.network, self.trainer.default_root_dir)
         network = load_ranker(run)
-        if not isinstance(network, NeuralModel1):
+        if not isinstance(network, ContextFreeRanker):
             raise UserError(f"--model.network {self.network}: {run} is not a run of a neural Model 1")
         network.check_vocabulary(batch.vocabulary)
         as_exported = (network.export or ExportSettings())._asdict()

@@ -4,40 +4,33 @@
     T(t|t)     = p_self; all other T(q|d) are the network's, times 1 - p_self
                  (or, without p_self, T(t|t) is the network's like any other)
 
-T depends on two token ids only. In training it is computed once for every distinct pair of a batch
-(`lexical.model1.distinct_pairs`); in scoring once for every query token of a batch and document token of its
-candidates, and the CPU scorer of translation tables does the rest.
+T depends on two token ids only: `context_free` scores, explains and exports it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-import lightning as L
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from callbacks.sparse_export import ExportSettings, SparseExport
-from lexical.batches import DataNeeds, PairOptions, RankingBatch, ValidationSample
+from lexical.batches import DataNeeds, PairOptions, ValidationSample
 from lexical.errors import UserError, require
-from lexical.evidence import Evidence, model1_evidence
-from lexical.index.ragged import Ragged, offsets_of
-from lexical.model1.distinct_pairs import distinct_pairs, tokens_of
-from lexical.model1.scorer import FLOOR, model1_scores, per_query_token
-from lexical.model1.table import TranslationTable
+from lexical.model1.distinct_pairs import distinct_pairs
+from lexical.model1.scorer import FLOOR
 from lexical.terminal import detail
 from lightning_modules.model1.embeddings import check_vectors, read_vectors
+from lightning_modules.neural_model1.context_free import ContextFreeRanker, log_probabilities, token_probabilities
 from lightning_modules.neural_model1.network import CosineTranslation, TranslationNetwork
 from lightning_modules.neural_model1.row_adamw import RowAdamW
-from lightning_modules.neural_model1.rows import ROWS_TOGETHER, network_rows
-from lightning_modules.neural_ranker import NeuralRanker
-from lightning_modules.precision import autocast, float32_products
+from lightning_modules.neural_model1.rows import network_rows, whole_groups
+from lightning_modules.precision import autocast
 from lightning_modules.ranker import require_settings
 
 
-class NeuralModel1(NeuralRanker):
+class NeuralModel1(ContextFreeRanker):
     """Context-free neural Model 1.
 
     The paper names neither `embedding`, `projection`, `dropout`, `p_self` nor `margin`: their defaults are those of the
@@ -55,15 +48,10 @@ class NeuralModel1(NeuralRanker):
         start: approximate T(q|d) of the untrained network.
         vectors: token vectors that the embeddings start from: "packaged" (input embeddings of the packaged encoder),
             the folder of another encoder, or a text file of vectors; random when not given.
-        export_threshold: when training ends, the network is exported to a sparse table without smaller T(q|d); no
-            export when not given.
-        export_top_k: the table keeps at most this many document tokens per query token; all when not given.
-        export_whole_vocabulary: the table has document tokens that do not occur in the collection, too.
         compile_network: compile T(q|d) by `torch.compile`, which takes half a minute: worth it for long trainings.
-        training: further settings, those of `NeuralRanker`.
+        further: settings of `ContextFreeRanker` and `NeuralRanker`.
     """
 
-    explains = True
     embed_q: nn.Embedding
     embed_d: nn.Embedding
     network: Any  # a module like `TranslationNetwork`
@@ -80,24 +68,18 @@ class NeuralModel1(NeuralRanker):
         floor: float = FLOOR,
         start: float = 1e-4,
         vectors: str | None = None,
-        export_threshold: float | None = 1e-4,
-        export_top_k: int | None = None,
-        export_whole_vocabulary: bool = False,
         compile_network: bool = False,
-        **training: Any,
+        **further: Any,
     ) -> None:
-        super().__init__(field, **training)
-        require_settings("1 or more", embedding=embedding, projection=projection, export_top_k=export_top_k)
+        super().__init__(field, **further)
+        require_settings("1 or more", embedding=embedding, projection=projection)
         require(len(hidden) == 2 and min(hidden) >= 1, "--model.hidden", hidden, "two widths, such as [128, 64]")
-        require_settings("from 0 to less than 1", dropout=dropout, p_self=p_self, export_threshold=export_threshold)
+        require_settings("from 0 to less than 1", dropout=dropout, p_self=p_self)
         require(0 < floor < 1, "--model.floor", floor, "between 0 and 1")
         require(0 < start < 1, "--model.start", start, "between 0 and 1")
         self.embedding, self.projection, self.hidden = embedding, projection, (hidden[0], hidden[1])
         self.hadamard, self.compile_network = hadamard, compile_network
         self.dropout, self.p_self, self.floor, self.start, self.vectors = dropout, p_self, floor, start, vectors
-        self.export: ExportSettings | None = None
-        if export_threshold is not None:
-            self.export = ExportSettings(export_threshold, export_top_k, export_whole_vocabulary)
 
     # --- network
 
@@ -138,10 +120,6 @@ class NeuralModel1(NeuralRanker):
             if isinstance(self.network, TranslationNetwork):
                 self.network.start_as_similarity(self.start)
 
-    def configure_callbacks(self) -> Sequence[L.Callback]:
-        exports = [] if self.export is None else [SparseExport(self.export)]
-        return [*super().configure_callbacks(), *exports]
-
     # --- training
 
     def needs(self) -> DataNeeds:
@@ -161,10 +139,7 @@ class NeuralModel1(NeuralRanker):
         with autocast(x_q.device, None):
             if self.p_self is not None:
                 translation = torch.where(pairs.pair_same, self.p_self, (1 - self.p_self) * translation.float())
-            summands = translation.index_select(0, pairs.entry_pair) * pairs.entry_weight
-            p = torch.zeros_like(pairs.row_repeats).index_add(0, pairs.entry_row, summands)
-            logs = torch.log(p.clamp(min=self.floor)) * pairs.row_repeats
-            return torch.zeros(pairs.documents, device=logs.device).index_add(0, pairs.row_document, logs)
+            return log_probabilities(pairs, token_probabilities(pairs, translation).clamp(min=self.floor))
 
     def configure_model(self) -> None:
         """Build the network; on a CPU, gradients of the embeddings hold only the rows that a batch used.
@@ -192,8 +167,8 @@ class NeuralModel1(NeuralRanker):
         Both arguments are ascending. The next row may use the memory of a row again. On a CPU T(q|d) does not depend on
         the other tokens: whole groups of rows are computed, because matrix products round a smaller group differently.
         """
-        x_q = self.network.query(self.embed_q(torch.from_numpy(_whole_groups(query_tokens)).to(self.device)))
-        x_d = self.network.document(self.embed_d(torch.from_numpy(_whole_groups(document_tokens)).to(self.device)))
+        x_q = self.network.query(self.embed_q(torch.from_numpy(whole_groups(query_tokens)).to(self.device)))
+        x_d = self.network.document(self.embed_d(torch.from_numpy(whole_groups(document_tokens)).to(self.device)))
         positions = np.searchsorted(document_tokens, query_tokens)
         for token, position, row in zip(query_tokens, positions, network_rows(self.network, x_q, x_d), strict=False):
             translation = row[: len(document_tokens)].cpu().numpy()
@@ -202,43 +177,6 @@ class NeuralModel1(NeuralRanker):
                 if position < len(document_tokens) and document_tokens[position] == token:
                     translation[position] = self.p_self
             yield translation
-
-    def _translations(self, query_tokens: np.ndarray, document_tokens: np.ndarray) -> np.ndarray:
-        """Return (query tokens, document tokens) T(q|d), float32 whatever the training's precision."""
-        values = np.empty((len(query_tokens), len(document_tokens)), np.float32)
-        with float32_products(self.device):
-            for number, row in enumerate(self.translation_rows(query_tokens, document_tokens)):
-                values[number] = row
-        return values
-
-    def score(self, batch: RankingBatch) -> np.ndarray:
-        forward, queries, candidates = batch[:3]
-        query_tokens = np.unique(queries.values[queries.values >= 0]).astype(np.int64)
-        document_tokens = tokens_of(forward, candidates.values)
-        lengths = np.zeros(forward.vocabulary_size, np.int64)
-        lengths[query_tokens] = len(document_tokens)
-        values = self._translations(query_tokens, document_tokens)
-        rows = Ragged(offsets_of(lengths), np.tile(document_tokens.astype(np.int32), len(query_tokens)))
-        table = TranslationTable(rows, values.ravel())
-        scores = model1_scores(table, forward, queries, candidates, 0.0, floor=self.floor)
-        return per_query_token(scores, queries, candidates)
-
-    def evidence(self, batch: RankingBatch) -> list[Evidence]:
-        evidence = []
-        for query, document in batch.pairs():
-            query_tokens, q_row = np.unique(query[query >= 0].astype(np.int64), return_inverse=True)
-            document_tokens, d_column = np.unique(document[document >= 0].astype(np.int64), return_inverse=True)
-            translation = np.zeros((len(query), len(document)))
-            known = self._translations(query_tokens, document_tokens)[q_row][:, d_column]
-            translation[np.ix_(query >= 0, document >= 0)] = known
-            evidence.append(model1_evidence(translation, np.zeros(len(query)), self.floor, len(query)))
-        return evidence
-
-
-def _whole_groups(tokens: np.ndarray) -> np.ndarray:
-    """Repeat the last token to fill a group of `ROWS_TOGETHER`."""
-    missing = -len(tokens) % ROWS_TOGETHER
-    return np.concatenate([tokens, np.full(missing, tokens[-1] if len(tokens) else 0, tokens.dtype)])
 
 
 class NeuralModel1Cosine(NeuralModel1):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -21,6 +22,12 @@ CACHE = {"cpu": 1 << 19}  # numbers in a block of document tokens and its hidden
 CACHE_ELSEWHERE = 1 << 26
 ROWS_TOGETHER = 64  # matrix products round rows in groups: blocks are made of whole groups
 PAIRS_TOGETHER = 1 << 14
+
+
+def whole_groups(tokens: np.ndarray) -> np.ndarray:
+    """Repeat the last token to fill a group of `ROWS_TOGETHER`."""
+    missing = -len(tokens) % ROWS_TOGETHER
+    return np.concatenate([tokens, np.full(missing, tokens[-1] if len(tokens) else 0, tokens.dtype)])
 
 
 def network_rows(network: Any, x_q: Tensor, x_d: Tensor) -> Iterator[Tensor]:

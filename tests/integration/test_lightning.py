@@ -31,6 +31,7 @@ from lightning_modules import (
     Model1Embed,
     NeuralModel1,
     NeuralModel1Cosine,
+    NeuralModel1EM,
     Ranker,
     load_ranker,
 )
@@ -56,6 +57,8 @@ RANKERS: dict[str, Callable[[], Ranker]] = {
     "nn_model1": lambda: NeuralModel1(**SMALL),
     "nn_model1_cosine": lambda: NeuralModel1Cosine(**SMALL, export_threshold=None),
     "nn_model1_exp": ExportedModel1,
+    "nn_model1_em": lambda: NeuralModel1EM(negatives=7, negatives_from=20),
+    "nn_model1_em_exp": lambda: ExportedModel1("nn_model1_em"),
     "bert_vanilla_short": lambda: BertRanker("vanilla", 1, tiny_backbone(), **SMALL_BERT),
     "bert_model1_full": lambda: BertRanker("model1", 3, tiny_backbone(), fused=True, **SMALL_BERT),
     "leaderboard_traditional": lambda: LeaderboardTraditional(["bm25_lemm", "model1_word"]),

@@ -41,5 +41,5 @@ def test_the_makefile_gets_the_rows_of_the_demo() -> None:
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip().split(",")
     assert set(printed) == {
         "bm25_lemm", "bm25_lemm_word", "bm25_lemm_bwps", "model1_embed", "model1_word", "model1_bwps", "nn_model1",
-        "nn_model1_cosine",
+        "nn_model1_cosine", "nn_model1_em",
     }  # fmt: skip
