@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import lightning as L
 import numpy as np
+import torch
 
 from datamodules.cached_step import cached_step, code_version, fingerprint
 from lexical.batches import DevelopmentBatch, RankerData
+from lexical.errors import UserError
 from lexical.index.array_file import map_array
 from lexical.index.ragged import Ragged
 from lexical.model1.bitext import BitextOptions
@@ -40,7 +42,7 @@ from lexical.terminal import say
 if TYPE_CHECKING:
     from lightning_modules.neural_model1.em_prior import NeuralModel1EM
 
-FOLD_SEED = 1  # apart from the seed of the training
+FOLD_SEED = 1  # the folds do not depend on the seed of the training
 REPORT = "prior.json"
 CODE = [f"lexical.model1.{name}" for name in ("bitext", "cross_fitting", "em", "scorer", "table", "tuning")]
 CODE += ["callbacks.cross_fitted_em", "lexical.ranking.fusion"]
@@ -70,12 +72,14 @@ class CrossFittedEM(L.Callback):
         data, field = pl_module.data, pl_module.field
         tokens = data.sequences_folder(field)
         parameters = {
-            "data": data.fingerprint(), "tokens": tokens.name, "options": self.options, "code": code_version(CODE),
+            "data": data.fingerprint(), "field": field, "tokens": tokens.name, "options": self.options,
+            "code": code_version(CODE),
         }  # fmt: skip
-        folder = tokens.with_name(f"em-{fingerprint(parameters)}")
+        folder, threads = tokens.with_name(f"em-{fingerprint(parameters)}"), torch.get_num_threads()
         # every process may build it: the others wait for its lock, as a collective gives up after half an hour
         cached_step(folder, lambda target: learn_prior(data, field, self.options, target), "EM", parameters)
-        fitted = load_prior(folder)
+        torch.set_num_threads(threads)  # numba's kernels may have changed OpenMP's; it would change the rounding
+        fitted = load_prior(folder, data.vocabulary(field))
         say(f"prior by EM: {_described(fitted)}, development MRR {read_json(folder / REPORT)['mrr']:.4f}")
         pl_module.use_prior(fitted)
 
@@ -104,9 +108,9 @@ def learn_prior(data: RankerData, field: str, options: PriorOptions, folder: Pat
     whole = save(prepared_table(learned, best.settings), "whole")
     del learned
     tables = []
-    for number in range(options.folds):
-        learned = learn(f"without fold {number + 1} of {options.folds}", np.flatnonzero(fold != number))
-        tables.append(save(prepared_table(learned, best.settings), f"fold-{number}"))
+    for number in range(options.folds):  # no name for what EM has learned: memory holds one such result
+        others, name = np.flatnonzero(fold != number), f"without fold {number + 1} of {options.folds}"
+        tables.append(save(prepared_table(learn(name, others), best.settings), f"fold-{number}"))
     weight = _fusion_weight(whole, batch, judged, best.settings.smoothing)
     scores = cross_fitted_scores(tables, fold, training, best.settings.smoothing)
     negatives = hard_negatives(training, (1 - weight) * training.first_stage + weight * scores, options.negatives_from)
@@ -124,11 +128,14 @@ def _fusion_weight(table: TranslationTable, batch: DevelopmentBatch, judged: Jud
     return TRIAL_WEIGHTS[int(trial_reciprocal_ranks(judged.task, batch.first_stage, alone).mean(axis=0).argmax())]
 
 
-def load_prior(folder: Path) -> CrossFitted:
+def load_prior(folder: Path, vocabulary: list[str]) -> CrossFitted:
     """Read what `learn_prior` has written."""
     report = read_json(folder / REPORT)
     names = ["whole", *(f"fold-{number}" for number in range(report["folds"]))]
-    whole, *without = (load_table(folder / name).table for name in names)
+    tables = [load_table(folder / name) for name in names]
+    if any(table.vocabulary != vocabulary for table in tables):
+        raise UserError(f"{folder} has tables of other tokens: remove it")
+    whole, *without = (table.table for table in tables)
     negatives = Ragged(*(map_array(folder / f"negatives.{part}.npy") for part in ("offsets", "rows")))
     settings = TableSettings(**report["settings"])
     return CrossFitted(whole, without, np.load(folder / "fold.npy"), negatives, settings, report["weight"])

@@ -17,7 +17,6 @@ import torch
 
 from datamodules.cached_step import cached_step, code_version, fingerprint
 from lexical.encoders import encoder_identity, load_encoder, read_tokenizer
-from lexical.errors import require
 from lexical.terminal import progress_bar
 
 if TYPE_CHECKING:
@@ -42,20 +41,18 @@ class StartVectors(L.Callback):
         if stage != "fit" or trainer.ckpt_path or pl_module.is_trained:  # its embeddings are further than this
             return
         data, field = pl_module.data, pl_module.field
-        tokens = data.sequences_folder(field)
+        vocabulary, used = data.vocabulary(field), np.flatnonzero(data.tokens_in_collection(field))
         parameters = {
-            "tokens": tokens.name,
+            "tokens": fingerprint([vocabulary, used.tolist()]),
             "encoder": encoder_identity(FLAG, self.encoder),
             "dimensions": self.dimensions,
             "code": code_version(["callbacks.start_vectors"]),
         }
-        folder = tokens.with_name(f"vectors-{fingerprint(parameters)}")
+        folder = data.sequences_folder(field).with_name(f"vectors-{fingerprint(parameters)}")
 
         def build(target: Path) -> None:
-            used = np.flatnonzero(data.tokens_in_collection(field))
-            vocabulary, device = data.vocabulary(field), trainer.strategy.root_device
-            outputs = token_outputs(self.encoder, [vocabulary[token] for token in used], device)
-            require(self.dimensions <= outputs.shape[1], "--model.dimensions", self.dimensions, "the encoder's at most")
+            words = [vocabulary[token] for token in used]
+            outputs = token_outputs(self.encoder, words, trainer.strategy.root_device)
             vectors = np.zeros((len(vocabulary), self.dimensions), np.float32)
             vectors[used] = principal_components(outputs, self.dimensions)
             np.save(target / FILE, vectors)
@@ -69,9 +66,10 @@ def token_outputs(encoder: str, tokens: list[str], device: torch.device) -> np.n
     """Return (tokens, width) float32 mean output vectors of tokens, each encoded alone."""
     tokenizer, model = read_tokenizer(encoder), load_encoder(FLAG, encoder).eval().to(device)
     cls, sep = (tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]"))
+    longest = model.config.max_position_embeddings - 2
     texts = [
         [number] if (number := tokenizer.token_to_id(token)) is not None
-        else tokenizer.encode(token, add_special_tokens=False).ids
+        else tokenizer.encode(token, add_special_tokens=False).ids[:longest]
         for token in tokens
     ]  # fmt: skip
     outputs = np.zeros((len(tokens), model.config.hidden_size), np.float32)

@@ -75,7 +75,8 @@ class MSMarco(SplitData):
     """MS MARCO v1 with TREC DL 2019/2020: the official files of a local folder, or `ir_datasets`.
 
     Query sets have the sizes of the paper's data table, or less where there are fewer queries, as with the
-    official small dev set alone. Sizes that are given are met exactly, or refused.
+    official small dev set alone. Sizes that are given are not shrunk; too large ones
+    are refused.
 
     Args:
         kind: "passage" or "document".

@@ -221,7 +221,13 @@ class RetrievalData(L.LightningDataModule):
         depth, relevant = options.negatives_from, self.query_set(TRAIN_MODELING).relevant
         if options.retrieved_only:
             relevant = prepared.retrieved_relevant(depth)
-        negatives = prepared.negatives(depth) if options.mined is None else options.mined.padded(-1)
+        if options.mined is None:
+            negatives = prepared.negatives(depth)
+        else:
+            assert needs.training_depth is not None
+            candidates = prepared.training_candidates(needs.training_depth).candidates
+            relevant = candidates.select(prepared.judged(TRAIN_MODELING, candidates).relevant)
+            negatives = options.mined.padded(-1)
         pairs = TrainingPairs(
             prepared.field(field).forward, prepared.query_tokens(TRAIN_MODELING, field), relevant,
             negatives, options, self._process, self.sequences(field),
@@ -229,6 +235,8 @@ class RetrievalData(L.LightningDataModule):
 
         def make(epoch: int, number: int) -> Any:
             batch = pairs.batch(epoch, number)
+            if not options.first_stage:
+                return options.collate(batch)
             first = self._first_stage_batch(TRAIN_MODELING, batch.candidates, batch.rows)
             return options.collate(batch._replace(first_stage=self.score_first_stage(first)))
 

@@ -21,7 +21,7 @@ TrainingData = Literal["bitext", "candidates", "development", "fusion", "pairs"]
 
 
 class PairOptions(NamedTuple):
-    """How training pairs are drawn: queries, each with a relevant and a non-relevant document."""
+    """How training pairs are drawn: queries, each with a relevant and some non-relevant documents."""
 
     seed: int  # decides which pairs are drawn, and their order
     pairs_at_once: int  # pairs of a batch
@@ -31,7 +31,8 @@ class PairOptions(NamedTuple):
     negatives: int = 1  # non-relevant documents of a query and epoch
     negatives_from: int = 500  # the 20 negatives of a query are drawn from its best candidates, up to this rank
     retrieved_only: bool = False  # use only positives that are among those candidates
-    mined: Ragged | None = None  # (training queries) negatives to draw from instead; queries without any are left out
+    mined: Ragged | None = None  # (training queries) negatives to draw from instead, with relevant candidates only
+    first_stage: bool = False  # batches have the normalised BM25 of their documents
 
 
 class ValidationSample(NamedTuple):

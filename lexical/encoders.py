@@ -89,6 +89,13 @@ def encoder_identity(flag: str, name: str) -> list[Any]:
     return [str(folder.resolve()) if files else name, getattr(config, "_commit_hash", None), stats]
 
 
+def encoder_width(flag: str, name: str) -> int:
+    """Return the width of the encoder's vectors; nothing but its configuration is read."""
+    from transformers import AutoConfig
+
+    return int(load_pretrained(flag, name, AutoConfig.from_pretrained).hidden_size)
+
+
 def check_word_pieces(flag: str, name: str, size: int, vocabulary: list[str]) -> None:
     """Check that the encoder with `size` word pieces has those of the data, with the same numbers."""
     from transformers import AutoTokenizer

@@ -181,10 +181,14 @@ class NeuralRanker(Ranker):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ARG002
         losses, loss = self.losses(batch)
         pairs = max(1, len(losses))  # the last batches of an epoch may be empty
-        self.log("train/loss", losses.sum() / pairs, on_step=True, on_epoch=False, batch_size=pairs)
-        self.log("train/active_pairs", (losses > 0).sum() / pairs, on_step=True, on_epoch=False, batch_size=pairs)
+        self.log_dict(self.loss_metrics(losses), on_step=True, on_epoch=False, batch_size=pairs)
         self.log("train/learning_rate", current_rate(self), batch_size=pairs)
         return loss * self.trainer.accumulate_grad_batches * self.trainer.world_size
+
+    def loss_metrics(self, losses: Tensor) -> dict[str, Tensor]:
+        """Return what is logged of the (pairs,) losses: their mean, and the share of pairs that violate the margin."""
+        pairs = max(1, len(losses))
+        return {"train/loss": losses.sum() / pairs, "train/active_pairs": (losses > 0).sum() / pairs}
 
     def losses(self, batch: Any) -> tuple[Tensor, Tensor]:
         """Return (pairs,) losses without gradients, and their sum to learn from."""

@@ -34,7 +34,8 @@ class TrainingPairs:
     def __post_init__(self) -> None:
         usable = (self.relevant.lengths() > 0) & (self.negatives >= 0).any(axis=1)
         self.usable = np.flatnonzero(usable)
-        positive = "relevant candidate" if self.options.retrieved_only else "relevant document"
+        among_candidates = self.options.retrieved_only or self.options.mined is not None
+        positive = "relevant candidate" if among_candidates else "relevant document"
         if left_out := len(usable) - len(self.usable):
             say_once(f"{left_out:,} training queries have no {positive} or no other candidate: they are left out")
         if not len(self.usable):

@@ -2,7 +2,7 @@
 
 EM memorises its training queries: a ranker that is trained on top of such a table learns to trust it more than queries
 it has never seen deserve. So the training queries are divided into folds, EM is run again without each of them, and a
-training query only ever meets the table of its fold. Development and test queries meet the table of all.
+training query is only ever scored with the table of its fold; development and test queries with the table of all.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def cross_fitted_scores(
 ) -> np.ndarray:  # fmt: skip
     """Return (pairs,) float32 Model 1 log-scores per query token, each query scored by the table of its fold."""
     scores = np.zeros(len(training.candidates.values), np.float32)
+    all_pairs = Ragged(training.candidates.offsets, np.arange(len(scores)))
     for number, table in enumerate(tables):
         members = np.flatnonzero(fold == number)
         for first in range(0, len(members), QUERIES_PER_BLOCK):
             rows = members[first : first + QUERIES_PER_BLOCK]
             queries, candidates = training.queries.take(rows), training.candidates.take(rows)
-            pairs = Ragged(training.candidates.offsets, np.arange(len(scores))).take(rows).values
             alone = model1_scores(table, training.forward, queries, candidates, smoothing)
-            scores[pairs] = per_query_token(alone, queries, candidates)
+            scores[all_pairs.take(rows).values] = per_query_token(alone, queries, candidates)
             on_queries(len(rows))
     return scores
 

@@ -140,7 +140,7 @@ class TranslationRanker(Ranker):
     @property
     def _chosen(self) -> ChosenTable:
         if self.chosen is None:
-            raise UserError("there is no translation table yet: train this ranker first")
+            raise UserError("there is no translation table: train this ranker, or load it by load_from_checkpoint")
         return self.chosen
 
     def _collection_probability(self, forward: ForwardIndex) -> np.ndarray:
@@ -162,7 +162,7 @@ class TranslationRanker(Ranker):
         return {"table": tensors, "vocabulary": vocabulary, **rest}
 
     def load_learned(self, learned: dict[str, Any]) -> None:
-        self._learned = learned
+        self._learned, self.chosen = learned, None
         if "table" in learned:
             offsets, document_tokens, probabilities = (tensor.cpu().numpy() for tensor in learned["table"])
             table = TranslationTable(Ragged(offsets, document_tokens), probabilities)

@@ -5,8 +5,8 @@
     P(q|D) = (1 - lambda) * sum over unique d in D of T(q|d) tf(d, D) / |D|  +  lambda P(q|C)
 
 T_EM is the table of Model 1 by EM, pruned, with its self-translations; its threshold, p_self and lambda are those that
-are best on development. f starts as x_q . x_d of unit vectors and is trained by ranking. A training query meets a table
-that has not seen it (`callbacks.cross_fitted_em`); all other queries meet the table of all training queries.
+are best on development. f starts as x_q . x_d of unit vectors and is trained by ranking. A training query is scored
+with a table that has not seen it (`callbacks.cross_fitted_em`); all others with the table of all training queries.
 
 The loss is that of the score that is measured, the fusion with the first stage: with the relevant document D+ among
 `negatives` others that the fusion ranks high,
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from torch.nn import functional as F
 from callbacks.cross_fitted_em import CrossFittedEM, PriorOptions
 from callbacks.start_vectors import StartVectors
 from lexical.batches import DataNeeds, PairOptions, RankingBatch, ValidationSample
+from lexical.encoders import encoder_width
 from lexical.errors import require
 from lexical.index.ragged import Ragged
 from lexical.model1.bitext import BitextOptions
@@ -45,7 +47,7 @@ from lightning_modules.precision import autocast
 from lightning_modules.ranker import require_settings
 
 PRIOR_FLOOR, PRIOR_CEILING = 1e-5, 1 - 1e-6  # T_EM is kept between them: its log-odds are finite
-ADAGRAD_START = 0.01  # of its sums of squared gradients
+ADAGRAD_START = 0.01  # what Adagrad's sums of squared gradients start from
 
 
 class LogBilinear(nn.Module):
@@ -104,7 +106,7 @@ class NeuralModel1EM(ContextFreeRanker):
         candidates: of the first stage for each training query; queries without a relevant one are left out.
         negatives_from: negatives are drawn from this many of the best of these, ranked by BM25 and EM.
         negatives: of a query and epoch.
-        focus: exponent of the weight that a query has in the loss.
+        focus: exponent of p, the probability of the relevant document, in the weight that a query has in the loss.
         sharpness: tau before training.
         learning_rate: base rate of x_q and x_d.
         bias_rate: base rate of the biases a, b, s.
@@ -178,6 +180,12 @@ class NeuralModel1EM(ContextFreeRanker):
         self.log_tau = nn.Parameter(torch.tensor(math.log(self.hparams["sharpness"])))
         self.log_w = nn.Parameter(torch.tensor(0.0))
 
+    def check_inputs(self) -> None:
+        if self.vectors is not None:
+            width, dimensions = encoder_width("--model.vectors", self.vectors), self.hparams["dimensions"]
+            expected = f"{width} at most, the width of the encoder of --model.vectors"
+            require(dimensions <= width, "--model.dimensions", dimensions, expected)
+
     def configure_callbacks(self) -> Sequence[L.Callback]:
         starts = [] if self.vectors is None else [StartVectors(self.vectors, self.hparams["dimensions"])]
         return [CrossFittedEM(self.prior_options), *starts, *super().configure_callbacks()]
@@ -185,7 +193,7 @@ class NeuralModel1EM(ContextFreeRanker):
     def use_prior(self, fitted: CrossFitted) -> None:
         """Take EM's table, its settings, and what training needs of it."""
         self.cross_fitted, self.prior, self.prior_weight = fitted, fitted.whole, fitted.weight
-        self.p_self, self.smoothing = fitted.settings.p_self, fitted.settings.smoothing
+        self.smoothing = fitted.settings.smoothing
 
     def start_weights(self, vocabulary: list[str]) -> None:  # noqa: ARG002
         with torch.no_grad():
@@ -206,7 +214,7 @@ class NeuralModel1EM(ContextFreeRanker):
     def needs(self) -> DataNeeds:
         given, mined = self.hparams, None if self.cross_fitted is None else self.cross_fitted.negatives
         shares = self.divide_batch(self.trainer.world_size)
-        pairs = PairOptions(self.seed, *shares, self.collate, negatives=self.negatives, mined=mined)
+        pairs = PairOptions(self.seed, *shares, self.collate, negatives=self.negatives, mined=mined, first_stage=True)
         validation = ValidationSample(queries=None, depth=self.rerank_depth)
         return DataNeeds(
             (self.field,), "pairs", self.rerank_depth, training_depth=given["candidates"], pairs=pairs,
@@ -214,7 +222,7 @@ class NeuralModel1EM(ContextFreeRanker):
         )  # fmt: skip
 
     def collate(self, batch: RankingBatch) -> TrainingLists:
-        """Convert a training batch; each query meets the table of its fold."""
+        """Convert a training batch; T_EM of a query is that of its fold."""
         fitted, candidates, queries = self.cross_fitted, batch.candidates, batch.queries
         assert fitted is not None
         assert batch.rows is not None
@@ -235,6 +243,9 @@ class NeuralModel1EM(ContextFreeRanker):
         bounds = np.searchsorted(fold, np.arange(len(tables) + 1))
         parts = zip(tables, np.split(q, bounds[1:-1]), np.split(d, bounds[1:-1]), strict=True)
         return np.concatenate([table.lookup(*tokens) for table, *tokens in parts])
+
+    def loss_metrics(self, losses: Tensor) -> dict[str, Tensor]:
+        return {"train/loss": losses.sum() / max(1, len(losses))}
 
     def log_probabilities(self, lists: Any) -> Tensor:
         """Return (documents,) log P(Q|D)."""
@@ -262,7 +273,7 @@ class NeuralModel1EM(ContextFreeRanker):
             {"params": [f.a.weight, f.b.weight, f.s.weight], "lr": given["bias_rate"]},
             {"params": [self.log_tau, self.log_w], "lr": given["scale_rate"]},
         ]
-        torch.sparse.check_sparse_tensor_invariants.disable()  # the default; torch warns unless it is said
+        warnings.filterwarnings("ignore", message="Sparse invariant checks")  # of the tensors that Adagrad makes
         return torch.optim.Adagrad(groups, initial_accumulator_value=ADAGRAD_START)
 
     def rate(self, step: int, total: int, per_epoch: int) -> float:  # noqa: ARG002
@@ -299,13 +310,13 @@ class NeuralModel1EM(ContextFreeRanker):
             return {}
         arrays = (*self.prior.rows, self.prior.probabilities)
         tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
-        return {"prior": tensors, "p_self": self.p_self, "smoothing": self.smoothing}
+        return {"prior": tensors, "smoothing": self.smoothing}
 
     def load_learned(self, learned: dict[str, Any]) -> None:
         if learned:
             offsets, tokens, probabilities = (tensor.cpu().numpy() for tensor in learned["prior"])
             self.prior = TranslationTable(Ragged(offsets, tokens), probabilities)
-            self.p_self, self.smoothing = learned["p_self"], learned["smoothing"]
+            self.smoothing = learned["smoothing"]
 
     def findings(self) -> dict[str, float]:
         return {"smoothing": self.smoothing, "tau": self.log_tau.exp().item(), "w": self.log_w.exp().item()}

@@ -17,7 +17,10 @@ from lexical.model1.table_files import SavedTable, load_table
 from lexical.terminal import say
 from pipeline.run_folder import RunFolder
 
-TABLES = {"EM": ("model1_bwps", "model1_word"), "neural": ("nn_model1_exp",)}  # the first row that is there
+TABLES = {
+    "EM": ("model1_bwps", "model1_word"),
+    "neural": ("nn_model1_em_exp", "nn_model1_exp"),
+}  # the first row that is there
 WORDS = 16  # query words on the page
 TOP = 6  # document words of each
 MIN_DOCUMENTS = 20

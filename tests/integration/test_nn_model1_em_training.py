@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from callbacks.cross_fitted_em import load_prior
-from lexical.model1.cross_fitting import learn_translations, prepared_table
+from lexical.model1.cross_fitting import cross_fitted_scores, learn_translations, prepared_table
 from lexical.model1.table_files import load_table
 from lightning_modules import NeuralModel1EM, load_ranker
 from pipeline.run_folder import RunFolder
@@ -52,7 +52,7 @@ def test_the_table_of_a_fold_is_that_of_em_on_the_other_queries(trained: RunFold
     ranker, data = load_ranker(trained.path), place.opened()
     assert isinstance(ranker, NeuralModel1EM)
     (folder,) = data.sequences_folder("bwps").parent.glob("em-*")
-    fitted = load_prior(folder)
+    fitted = load_prior(folder, data.vocabulary("bwps"))
     training = data.training_queries("bwps", ranker.prior_options.candidates)
     assert len(fitted.fold) == training.queries.rows
     for number, table in enumerate(fitted.without):
@@ -67,14 +67,23 @@ def test_the_table_of_a_fold_is_that_of_em_on_the_other_queries(trained: RunFold
         np.testing.assert_allclose(table.probabilities, expected.probabilities, rtol=1e-6)
 
 
-def test_negatives_are_candidates_that_are_not_relevant(trained: RunFolder, place: Place) -> None:
+def test_negatives_are_the_best_candidates_of_the_cross_fitted_fusion_that_are_not_relevant(
+    trained: RunFolder, place: Place
+) -> None:
     data = place.opened()
     (folder,) = data.sequences_folder("bwps").parent.glob("em-*")
-    negatives, training = load_prior(folder).negatives, data.training_queries("bwps", 40)
+    fitted, training = load_prior(folder, data.vocabulary("bwps")), data.training_queries("bwps", 40)
+    negatives = fitted.negatives
+    alone = cross_fitted_scores(fitted.without, fitted.fold, training, fitted.settings.smoothing)
+    fused = (1 - fitted.weight) * training.first_stage + fitted.weight * alone
     relevant = training.candidates.select(training.relevant)
     for row in range(negatives.rows):
-        assert len(negatives.row(row)) <= 10
-        assert set(negatives.row(row)) <= set(training.candidates.row(row)) - set(relevant.row(row))
+        pairs = slice(training.candidates.offsets[row], training.candidates.offsets[row + 1])
+        best = training.candidates.row(row)[np.argsort(-fused[pairs], kind="stable")[:10]]
+        expected = (
+            [document for document in best if document not in relevant.row(row)] if len(relevant.row(row)) else []
+        )
+        assert negatives.row(row).tolist() == expected
         assert bool(len(negatives.row(row))) == bool(len(relevant.row(row)))
 
 
@@ -83,6 +92,8 @@ def test_another_seed_takes_em_from_the_cache(
 ) -> None:
     train(place.command("alone", *SMALL, "--seed", "2"))
     assert "EM (without fold" not in capsys.readouterr().err
+    train(place.command("other", *SMALL, "--model.iterations=1"))
+    assert "EM (without fold 2 of 2)" in capsys.readouterr().err
     first, second = (weights(place.folder("alone", ROW, seed).checkpoint) for seed in (1, 2))
     assert not np.array_equal(first["correction.x_q.weight"], second["correction.x_q.weight"])
 

@@ -106,7 +106,7 @@ def test_the_description_says_how_the_table_was_made(tmp_path: Path) -> None:
     meta = json.loads((tmp_path / "t" / META).read_text("utf-8"))
     assert meta["entries"] == report.entries and meta["vocabulary"] == SIZE
     assert (meta["field"], meta["scored_with"]) == ("bwps", {"smoothing": 0.0, "floor": 1e-8})
-    assert meta["source"] == {"ranker": "neural Model 1", "seed": 1, "checkpoint": model.fingerprint()}
+    assert meta["source"] == {"ranker": "NeuralModel1", "seed": 1, "checkpoint": model.fingerprint()}
     assert meta["parameters"] == {"threshold": THRESHOLD, "p_self": 0.05}
     assert meta["export"] == {
         "threshold": THRESHOLD, "top_k": 7, "whole_vocabulary": False, "pairs": 1280,

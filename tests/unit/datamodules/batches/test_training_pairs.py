@@ -40,7 +40,7 @@ def pairs_of(
 
 
 def batch_of(pairs: TrainingPairs, epoch: int, number: int) -> list[Pair]:
-    _, queries, candidates, _ = pairs.batch(epoch, number)
+    _, queries, candidates = pairs.batch(epoch, number)[:3]
     assert queries.rows == candidates.rows and (candidates.lengths() == 2).all()
     found = []
     for i in range(queries.rows):
@@ -87,7 +87,7 @@ def test_the_last_batch_may_be_small_and_empty_for_a_process(forward: ForwardInd
     shares = [pairs_of(forward, at_once=6, process=(rank, 3)) for rank in range(3)]
     assert [len(share) for share in shares] == [2, 2, 2]
     assert [len(batch_of(share, 0, 1)) for share in shares] == [2, 0, 0]
-    _, queries, candidates, _ = shares[2].batch(0, 1)
+    _, queries, candidates = shares[2].batch(0, 1)[:3]
     for empty in (queries, candidates):
         assert empty.offsets.tolist() == [0] and len(empty.values) == 0
         assert np.issubdtype(empty.values.dtype, np.integer)
@@ -97,7 +97,7 @@ def test_a_query_without_tokens_stays_in_its_batch(forward: ForwardIndex) -> Non
     tokens = ragged([[5], [], [6, -1]], np.int32)
     relevant, negatives = ragged([[0], [1], [2]], np.int32), np.array([[10], [11], [12]], np.int32)
     pairs = TrainingPairs(forward, tokens, relevant, negatives, PairOptions(1, 3, 1, lambda batch: batch))
-    _, queries, candidates, _ = pairs.batch(0, 0)
+    _, queries, candidates = pairs.batch(0, 0)[:3]
     found = {tuple(candidates.row(i).tolist()): queries.row(i).tolist() for i in range(3)}
     assert found == {(0, 10): [5], (1, 11): [], (2, 12): [6, -1]}
 
