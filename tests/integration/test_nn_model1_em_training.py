@@ -115,3 +115,17 @@ def test_killed_in_the_middle_of_an_epoch_and_resumed_the_weights_are_bitwise_th
     outputs = [place.process(name, *arguments).communicate(timeout=300)[0] for name in ("killed", "undisturbed")]
     assert "resuming the unfinished training from" in outputs[0]
     assert_same(weights(place.folder("killed", ROW).checkpoint), weights(place.folder("undisturbed", ROW).checkpoint))
+
+
+@pytest.mark.parametrize("field", ["word", "lemm"])
+def test_each_field_has_tables_of_its_own(place: Place, tmp_path: Path, field: str) -> None:
+    """The fields of one analyser share a folder of the cache. Here without BM25, too."""
+    data = place.opened()
+    ranker = NeuralModel1EM(
+        field, folds=2, iterations=1, dimensions=4, negatives=3, negatives_from=10, candidates=40, fused=False,
+        export_threshold=None,
+    )  # fmt: skip
+    trainer = place.trainer(max_epochs=1, default_root_dir=tmp_path)
+    trainer.fit(ranker, data)
+    assert ranker.prior is not None and ranker.prior.vocabulary_size == len(data.vocabulary(field))
+    assert trainer.test(ranker, data, verbose=False)[0]["test/mrr"] > 0 and ranker.fusion is None
