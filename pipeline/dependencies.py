@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lexical.errors import UserError
@@ -19,20 +19,17 @@ from lightning_modules.trained import dependency_folder
 from pipeline.run_folder import RunFolder
 
 
-def check_dependencies(ranker: Ranker, name: str, folder: RunFolder, data_fingerprint: str) -> None:
-    """Raise a `UserError` that says what to train if a dependency is missing, or was trained on other data."""
-    missing = []
+def check_dependencies(ranker: Ranker, name: str, folder: RunFolder, data_fingerprint: Callable[[], str]) -> None:
+    """Raise a `UserError` that says what to train if a dependency is missing, or was trained on other data.
+
+    `data_fingerprint` prepares the data: it is called when nothing is missing.
+    """
+    missing, runs = [], {}
     for dependency in ranker.dependencies:
         try:
-            run = RunFolder(dependency_folder(dependency, folder.path))
+            runs[dependency] = RunFolder(dependency_folder(dependency, folder.path))
         except UserError:
             missing.append(dependency)
-            continue
-        if read_json(run.development).get("data") != data_fingerprint:
-            raise UserError(
-                f"{name} is made from {dependency}, which was trained on other data or candidates than these: give the "
-                f"same --data settings, or train it again: python train.py --model {dependency}"
-            )
     if missing:
         trained = list(dict.fromkeys(row_of(name).export_of or name for name in missing))  # makes its export, too
         option = f"--model {trained[0]}" if len(trained) == 1 else f"--models {','.join(trained)}"
@@ -40,6 +37,12 @@ def check_dependencies(ranker: Ranker, name: str, folder: RunFolder, data_finger
             f"{name} is made from a trained {' and '.join(missing)}, and {folder.path.parent.parent} has none"
             f"{f' of seed {folder.seed}' if folder.seed != 1 else ''}: python train.py {option} --seed {folder.seed}"
         )
+    for dependency, run in runs.items():
+        if read_json(run.development).get("data") != data_fingerprint():
+            raise UserError(
+                f"{name} is made from {dependency}, which was trained on other data or candidates than these: give the "
+                f"same --data settings, or train it again: python train.py --model {dependency}"
+            )
 
 
 def write_dependencies(names: Sequence[str], folder: RunFolder) -> None:

@@ -55,7 +55,7 @@ def train_ranker(cli: RankerCLI) -> dict[str, float]:
     folder = RunFolder.of(config["output_dir"], data.name, name, config["seed"])
     detail(f"{name} on {data.name}, seed {folder.seed}: results go to {folder.path}")
     quiet_lightning()
-    check_dependencies(model, name, folder, data.fingerprint()) if model.dependencies else None
+    check_dependencies(model, name, folder, data.fingerprint)
     if skip_trained and (metrics := _trained_already(folder, config, data)):
         say(f"{name}, seed {folder.seed}: already trained with these settings, kept")
         return metrics if is_rank_zero() else {}
