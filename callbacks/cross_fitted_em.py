@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import lightning as L
 import numpy as np
-import torch
 
 from datamodules.cached_step import cached_step, code_version, fingerprint
 from lexical.batches import DevelopmentBatch, RankerData
@@ -75,10 +74,9 @@ class CrossFittedEM(L.Callback):
             "data": data.fingerprint(), "field": field, "tokens": tokens.name, "options": self.options,
             "code": code_version(CODE),
         }  # fmt: skip
-        folder, threads = tokens.with_name(f"em-{fingerprint(parameters)}"), torch.get_num_threads()
+        folder = tokens.with_name(f"em-{fingerprint(parameters)}")
         # every process may build it: the others wait for its lock, as a collective gives up after half an hour
         cached_step(folder, lambda target: learn_prior(data, field, self.options, target), "EM", parameters)
-        torch.set_num_threads(threads)  # numba's kernels may have changed OpenMP's; it would change the rounding
         fitted = load_prior(folder, data.vocabulary(field))
         say(f"prior by EM: {_described(fitted)}, development MRR {read_json(folder / REPORT)['mrr']:.4f}")
         pl_module.use_prior(fitted)

@@ -142,7 +142,6 @@ class NeuralRanker(Ranker):
                     f"--model.pairs_at_once, which make it {parts}"
                 )
             self.trainer.accumulate_grad_batches = parts
-            self._threads = torch.get_num_threads()
 
     def divide_batch(self, processes: int) -> tuple[int, int]:
         """Return (pairs that each of `processes` computes at once, parts of an optimiser step that it accumulates).
@@ -162,6 +161,7 @@ class NeuralRanker(Ranker):
 
     def configure_callbacks(self) -> Sequence[L.Callback]:
         """Return the checkpoints in `checkpoints/` of the trainer's root folder, and early stopping if asked for."""
+        self._threads = torch.get_num_threads()  # this hook runs before anything else
         stopping = [] if self.patience is None else [Patience("val/mrr", mode="max", patience=self.patience)]
         if not self.trainer.checkpoint_callbacks:  # enable_checkpointing=False
             return stopping
@@ -237,6 +237,7 @@ class NeuralRanker(Ranker):
             self._of_best_epoch = self._validated
 
     def on_train_start(self) -> None:
+        torch.set_num_threads(self._threads)  # data and loaders have run numba's kernels, see `on_validation_end`
         self._validated, self._of_best_epoch = [], []
 
     def on_train_end(self) -> None:

@@ -106,10 +106,11 @@ def test_the_arrays_by_hand() -> None:
 
 def test_types_are_what_tensors_are_indexed_with() -> None:
     pairs = distinct_pairs(batch_of(TinyCollection(2, [[0, 1]], [[1]]), [[0]]))
-    assert [array.dtype.name for array in pairs[:-1]] == ["int64"] * 4 + [
+    assert [array.dtype.name for array in pairs[:-1]] == ["int64"] * 5 + [
         "bool",
         "int64",
         "float32",
+        "int64",
         "int64",
         "float32",
         "int64",
@@ -119,7 +120,7 @@ def test_types_are_what_tensors_are_indexed_with() -> None:
 def test_a_batch_may_be_empty() -> None:
     """A process that has no share of the last step: no queries at all."""
     pairs = distinct_pairs(batch_of(TinyCollection(3, [[0, 1]], []), []))
-    assert [len(array) for array in pairs[:-1]] == [0] * 10
+    assert [len(array) for array in pairs[:-1]] == [0] * 12
     assert pairs.documents == 0
 
 
